@@ -1,0 +1,1 @@
+//! The contract between model code and devices.

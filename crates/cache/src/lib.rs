@@ -1,0 +1,1 @@
+//! Accounts for latent blocks and KDA state slots.

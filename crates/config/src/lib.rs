@@ -1,0 +1,1 @@
+//! Reads a checkpoint's configuration files and refuses what cannot run.

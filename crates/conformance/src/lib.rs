@@ -1,0 +1,1 @@
+//! Checks a backend against the reference, over random sizes.

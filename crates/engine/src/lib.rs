@@ -1,0 +1,1 @@
+//! Owns a device thread; turns requests into token events.

@@ -1,0 +1,1 @@
+//! K3 and Kimi-Linear as a sequence of backend calls.

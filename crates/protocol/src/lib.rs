@@ -1,0 +1,1 @@
+//! JSON shapes of the public APIs.

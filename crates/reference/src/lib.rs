@@ -1,0 +1,1 @@
+//! The meaning of each operation as plain f32 loops.

@@ -1,0 +1,1 @@
+//! What a caller may ask of the sampler, validated.

@@ -1,0 +1,1 @@
+//! Finds, maps and checks checkpoint tensors.

@@ -1,0 +1,1 @@
+//! The perilune binary: HTTP in, token streams out.

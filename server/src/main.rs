@@ -1,0 +1,2 @@
+//! The `perilune` binary.
+fn main() {}

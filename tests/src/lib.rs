@@ -1,0 +1,1 @@
+//! Golden runs, equality laws and end-to-end tests.
