@@ -1,1 +1,13 @@
-//! What a tensor is before it has a device.
+//! What a tensor is before it has a device: shape, element type, storage format, and bytes on the host.
+//!
+//! Nothing here computes. Operations live behind `perilune_backend::Backend`.
+
+mod dtype;
+mod host;
+mod shape;
+mod token;
+
+pub use dtype::{DType, MXFP4_GROUP, QuantFormat};
+pub use host::{HostBytes, HostTensor};
+pub use shape::{Shape, TensorSpec};
+pub use token::TokenId;

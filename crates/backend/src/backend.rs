@@ -1,0 +1,135 @@
+//! The trait a device implements.
+
+use std::ops::Range;
+
+use perilune_tensor::{HostTensor, TensorSpec};
+
+use crate::{
+    AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, Linear, Mla, MoeExperts,
+    MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
+};
+
+/// A device that runs the model's operations, in the order they are called, from one thread.
+///
+/// Every implementation must pass `perilune_conformance::conformance_tests!`.
+pub trait Backend: Send + Sync + 'static {
+    /// A tensor on this device.
+    type Tensor: DeviceTensor;
+
+    /// Facts about the device.
+    fn info(&self) -> &DeviceInfo;
+
+    /// A new tensor filled with zeros.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    fn alloc(&self, spec: &TensorSpec) -> Result<Self::Tensor, BackendError>;
+
+    /// A tensor with the contents of `host`; a backend that computes in host memory may share its bytes.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    fn upload(&self, host: &HostTensor) -> Result<Self::Tensor, BackendError>;
+
+    /// Overwrites elements of a `U32` tensor from its start.
+    ///
+    /// # Errors
+    /// `Mismatch` where `values` is longer than the tensor.
+    fn write_u32(&self, dst: &mut Self::Tensor, values: &[u32]) -> Result<(), BackendError>;
+
+    /// Sets `rows` of a tensor to zero, a row being everything under one index of the outermost dimension.
+    ///
+    /// # Errors
+    /// `Mismatch` where the range leaves the tensor.
+    fn zero(&self, dst: &mut Self::Tensor, rows: Range<usize>) -> Result<(), BackendError>;
+
+    /// Copies a whole tensor to the host.
+    ///
+    /// # Errors
+    /// `Device`.
+    fn download(&self, src: &Self::Tensor) -> Result<Download<HostTensor>, BackendError>;
+
+    /// Waits for everything enqueued.
+    ///
+    /// # Errors
+    /// The first fault of it.
+    fn synchronize(&self) -> Result<(), BackendError>;
+
+    /// Token embedding.
+    ///
+    /// # Errors
+    /// `Mismatch`; as for every operation below.
+    fn embed(&self, op: Embed<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Row gather.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn select_rows(&self, op: SelectRows<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Several matrix products of one input.
+    ///
+    /// # Errors
+    /// `Mismatch`; `Unsupported` for a weight format not in [`DeviceInfo::formats`].
+    fn linear(&self, op: Linear<'_, '_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// RMS normalisation.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn rms_norm(&self, op: RmsNorm<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Gated activation.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn gated_act(&self, op: GatedAct<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Attention residual mixture.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn attn_residual(&self, op: AttnResidual<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// KDA over runs of any length.
+    ///
+    /// # Errors
+    /// `Mismatch`, also for a slot or row out of range where the backend can see it.
+    fn kda_prefill(&self, op: Kda<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// KDA over short runs (1 to 8 rows): decode and verify.
+    ///
+    /// # Errors
+    /// As [`Backend::kda_prefill`].
+    fn kda_decode(&self, op: Kda<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// MLA over runs of any length.
+    ///
+    /// # Errors
+    /// `Mismatch`, also for a block out of range where the backend can see it.
+    fn mla_prefill(&self, op: Mla<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// MLA over short runs (1 to 8 rows).
+    ///
+    /// # Errors
+    /// As [`Backend::mla_prefill`].
+    fn mla_decode(&self, op: Mla<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Expert choice.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn moe_route(&self, op: MoeRoute<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Routed experts.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn moe_experts(&self, op: MoeExperts<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Sampling and log-probabilities, one result per row asked for, in their order.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn sample(&self, op: Sample<'_, Self::Tensor>) -> Result<Download<Vec<SampledRow>>, BackendError>;
+}
