@@ -1,0 +1,29 @@
+//! Everything that decides whether a change lands, in the order of what fails fastest.
+
+use anyhow::{Result, bail};
+
+use crate::process::{cargo, root, run as run_command};
+use crate::tidy;
+
+/// Runs all checks; `--skip-python` leaves out the ones that need the `openai` package.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let with_python = match args {
+        [] => true,
+        [flag] if flag == "--skip-python" => false,
+        _ => bail!("usage: cargo xtask ci [--skip-python]"),
+    };
+    run_command(cargo(&["fmt", "--all", "--check"]))?;
+    tidy::run()?;
+    run_command(cargo(&["test", "--release"]))?;
+    run_command(cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    run_command(doc)?;
+    if with_python {
+        run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
+        let mut python = std::process::Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+        python.arg("tests/python/openai_client.py").current_dir(root());
+        run_command(python)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Layering: which of our crates may use which, and what must stay out of them.
+//!
+//! The table is the one of `docs/ARCHITECTURE.md`. Normal and build dependencies count, development ones do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// Our crates and those of ours that each may use directly.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("tensor", &[]),
+    ("config", &["tensor"]),
+    ("reference", &["tensor"]),
+    ("backend", &["tensor"]),
+    ("conformance", &["backend", "reference", "tensor"]),
+    ("weights", &["config", "tensor"]),
+    ("cache", &["tensor"]),
+    ("sampling", &["tensor"]),
+    ("scheduler", &["cache", "sampling", "tensor"]),
+    ("model", &["backend", "config", "tensor", "weights"]),
+    ("tokenizer", &["config", "tensor"]),
+    ("protocol", &[]),
+    ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "tensor"]),
+    ("cpu", &["backend", "tensor"]),
+    (
+        "server",
+        &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
+    ),
+];
+/// Packages that may name `serde` itself.
+const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
+/// Never below `crates/`, not even through another crate.
+const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
+/// Pure data structures: no runtime, no device.
+const PURE: &[&str] = &["cache", "scheduler", "sampling"];
+
+struct Package<'a> {
+    /// Without the `perilune-` prefix.
+    name: &'a str,
+    /// Folder relative to the root.
+    folder: String,
+    direct: BTreeSet<&'a str>,
+    reachable: BTreeSet<&'a str>,
+}
+
+/// Findings of all workspace members.
+pub(super) fn check(metadata: &Value) -> Vec<String> {
+    let packages = members(metadata);
+    let ours: BTreeSet<&str> = packages.iter().map(|p| p.name).collect();
+    packages.iter().flat_map(|package| check_package(package, &ours)).collect()
+}
+
+fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
+    let mut findings = Vec::new();
+    let name = package.name;
+    let mut say = |what: String| findings.push(format!("{}: {what}", package.folder));
+    let layer = LAYERS.iter().find(|(layer, _)| *layer == name);
+    let layered = package.folder.starts_with("crates/") || layer.is_some();
+    if layered && layer.is_none() {
+        say("is not in the table of xtask/src/tidy/dependencies.rs".into());
+    }
+    let allowed = layer.map(|(_, allowed)| *allowed).unwrap_or_default();
+    if layered {
+        for used in package.direct.intersection(ours).filter(|used| !allowed.contains(used)) {
+            say(format!("may not depend on {used}"));
+        }
+    }
+    if package.direct.contains("serde") && !SERDE_USERS.contains(&name) {
+        say("may not name serde".into());
+    }
+    if package.folder.starts_with("crates/") {
+        let device = |d: &&&str| DEVICE_CRATES.contains(d) || d.starts_with("cubecl-");
+        for used in package.reachable.iter().filter(device) {
+            say(format!("reaches {used}, which belongs to a backend or the server"));
+        }
+    }
+    if package.folder.starts_with("backends/") {
+        for runtime in ["cubecl-cuda", "cubecl-hip", "cubecl-wgpu", "cubecl-cpu", "cubecl-runtime"] {
+            if package.reachable.contains(runtime) {
+                say(format!("reaches {runtime}: kernels are compiled ahead of time"));
+            }
+        }
+    }
+    if PURE.contains(&name) {
+        for used in ["tokio", "backend"].into_iter().filter(|used| package.reachable.contains(used)) {
+            say(format!("reaches {used}: it must stay a pure data structure"));
+        }
+    }
+    if name == "kernels-dsl" {
+        for used in package.direct.intersection(ours) {
+            say(format!("may not depend on {used}"));
+        }
+    }
+    findings
+}
+
+fn members(metadata: &Value) -> Vec<Package<'_>> {
+    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+    let root = metadata["workspace_root"].as_str().unwrap_or_default();
+    let names: BTreeMap<&str, &str> = metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| Some((p["id"].as_str()?, short(p["name"].as_str()?))))
+        .collect();
+    let graph: BTreeMap<&str, Vec<&str>> = metadata["resolve"]["nodes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|node| {
+            let deps = node["deps"].as_array()?.iter().filter(|d| is_built_in(d));
+            Some((node["id"].as_str()?, deps.filter_map(|d| d["pkg"].as_str()).collect()))
+        })
+        .collect();
+    let member_ids: BTreeSet<String> =
+        list(&metadata["workspace_members"]).iter().filter_map(|m| m.as_str().map(str::to_owned)).collect();
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_ours = packages.iter().filter(|p| p["id"].as_str().is_some_and(|id| member_ids.contains(id)));
+    of_ours
+        .filter_map(|p| {
+            let id = p["id"].as_str()?;
+            let manifest = p["manifest_path"].as_str()?;
+            let folder = manifest.strip_prefix(root)?.trim_start_matches('/').trim_end_matches("/Cargo.toml");
+            let named = |ids: BTreeSet<&str>| ids.into_iter().filter_map(|id| names.get(id).copied()).collect();
+            Some(Package {
+                name: names.get(id).copied()?,
+                folder: folder.to_owned(),
+                direct: graph.get(id)?.iter().filter_map(|id| names.get(id).copied()).collect(),
+                reachable: named(reach(&graph, id)),
+            })
+        })
+        .collect()
+}
+
+/// Whether a dependency of the resolve graph is a normal or a build one.
+fn is_built_in(dependency: &Value) -> bool {
+    dependency["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].as_str() != Some("dev"))
+}
+
+fn reach<'a>(graph: &BTreeMap<&'a str, Vec<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    let mut open: Vec<&str> = graph.get(from).cloned().unwrap_or_default();
+    while let Some(id) = open.pop() {
+        if seen.insert(id) {
+            open.extend(graph.get(id).into_iter().flatten());
+        }
+    }
+    seen
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("perilune-").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    fn metadata(dependency: &str, kind: Option<&str>) -> serde_json::Value {
+        json!({
+            "workspace_root": "/r",
+            "workspace_members": ["c", "t"],
+            "packages": [
+                {"id": "c", "name": "perilune-cache", "manifest_path": "/r/crates/cache/Cargo.toml"},
+                {"id": "t", "name": "perilune-tensor", "manifest_path": "/r/crates/tensor/Cargo.toml"},
+                {"id": "x", "name": dependency, "manifest_path": "/x/Cargo.toml"},
+            ],
+            "resolve": {"nodes": [
+                {"id": "c", "deps": [{"pkg": "t", "dep_kinds": [{"kind": null}]}, {"pkg": "x", "dep_kinds": [{"kind": kind}]}]},
+                {"id": "t", "deps": []},
+                {"id": "x", "deps": []},
+            ]},
+        })
+    }
+
+    #[test]
+    fn finds_what_must_stay_out() {
+        for bad in ["tokio", "hyper", "cudarc", "cubecl-core", "serde"] {
+            assert_eq!(super::check(&metadata(bad, None)).len(), 1, "{bad}");
+        }
+        assert!(super::check(&metadata("bytemuck", None)).is_empty());
+    }
+
+    #[test]
+    fn development_dependencies_do_not_count() {
+        assert!(super::check(&metadata("tokio", Some("dev"))).is_empty());
+    }
+}
