@@ -1,0 +1,158 @@
+//! Guarded JSON parsing: bounded depth, no repeated keys, no non-finite numbers.
+//!
+//! `serde_json` refuses `NaN`, numbers beyond f64 and more than 128 levels by itself; a repeated key it would accept
+//! silently, so that two readers of one body may disagree on what it says. This parser refuses it.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::ProtocolError;
+
+/// Parses a request body that must be one JSON object.
+///
+/// # Errors
+/// `EmptyBody`, `NotUtf8`, or `Json` for anything malformed, deeper than 127 levels, with a repeated key, with a number
+/// outside f64, or not an object.
+pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ProtocolError> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(ProtocolError::EmptyBody);
+    }
+    let text = std::str::from_utf8(body).map_err(|e| ProtocolError::NotUtf8 { offset: e.valid_up_to() })?;
+    match parse_value(text)? {
+        Value::Object(map) => Ok(map),
+        other => Err(ProtocolError::Json { reason: format!("it must be an object, not {}", kind_of(&other)) }),
+    }
+}
+
+/// Parses any JSON text with the same guards.
+///
+/// # Errors
+/// `Json`.
+pub(crate) fn parse_value(text: &str) -> Result<Value, ProtocolError> {
+    let reason = |e: serde_json::Error| ProtocolError::Json { reason: e.to_string() };
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = Guarded.deserialize(&mut deserializer).map_err(reason)?;
+    deserializer.end().map_err(reason)?;
+    Ok(value)
+}
+
+/// The kind of a value, with its article.
+pub(crate) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+struct Guarded;
+
+impl<'de> DeserializeSeed<'de> for Guarded {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Guarded {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number is not finite"))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(item) = items.next_element_seed(Guarded)? {
+            array.push(item);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = entries.next_value_seed(Guarded)?;
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("key {key:?} occurs twice in one object")));
+            }
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(body: &[u8]) -> String {
+        parse_object(body).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn broken_bodies_are_named() {
+        assert_eq!(parse_object(b""), Err(ProtocolError::EmptyBody));
+        assert_eq!(parse_object(b" \n"), Err(ProtocolError::EmptyBody));
+        assert_eq!(parse_object(b"{\"a\": \"\xff\"}"), Err(ProtocolError::NotUtf8 { offset: 7 }));
+        for body in ["{", "{} x", "{\"a\": NaN}", "{\"a\": Infinity}", "{\"a\": 1e400}", "{\"a\" 1}", "nul", "{'a': 1}"]
+        {
+            assert!(reason(body.as_bytes()).contains("not acceptable JSON"), "{body}");
+        }
+        for (body, kind) in [("[]", "an array"), ("3", "a number"), ("\"x\"", "a string"), ("null", "null")] {
+            assert!(reason(body.as_bytes()).ends_with(&format!("must be an object, not {kind}")), "{body}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_without_a_stack_overflow() {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let deep = format!("{{\"a\": {}1{}}}", open.repeat(100_000), close.repeat(100_000));
+            assert!(reason(deep.as_bytes()).contains("recursion limit"), "{open}");
+            let fine = format!("{{\"a\": {}1{}}}", open.repeat(100), close.repeat(100));
+            assert!(parse_object(fine.as_bytes()).is_ok(), "{open}");
+        }
+    }
+
+    #[test]
+    fn repeated_keys_are_refused_at_any_depth_and_order_is_kept() {
+        assert!(reason(br#"{"a": 1, "a": 2}"#).contains("key \"a\" occurs twice"));
+        assert!(reason(br#"{"b": [{"c": {"a": 1, "a": 1}}]}"#).contains("occurs twice"));
+        let map = parse_object(br#"{"b": 1, "a": {"z": 1, "y": -2, "x": 1.5, "w": [null, true]}}"#).unwrap();
+        assert_eq!(Value::Object(map).to_string(), r#"{"b":1,"a":{"z":1,"y":-2,"x":1.5,"w":[null,true]}}"#);
+    }
+}

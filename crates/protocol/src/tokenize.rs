@@ -1,0 +1,112 @@
+//! `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
+
+use serde::Serialize;
+
+use crate::chat::read_prompt_parts;
+use crate::fields::Fields;
+use crate::generation::read_ids;
+use crate::{ChatCompletionRequest, ProtocolError, parse_object};
+
+/// What to tokenise.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TokenizeInput {
+    /// Plain text.
+    Text(String),
+    /// A conversation, rendered as chat completions would.
+    Chat(Box<ChatCompletionRequest>),
+}
+
+/// The body of `POST /tokenize`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenizeRequest {
+    /// The model's name.
+    pub model: Option<String>,
+    /// `prompt`, or `messages` and what belongs to them.
+    pub input: TokenizeInput,
+    /// Whether the tokens' texts come back too.
+    pub return_token_strs: bool,
+}
+
+impl TokenizeRequest {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// What is wrong with it, by field, value and rule.
+    pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
+        let fields = &mut Fields::root(parse_object(body)?);
+        let return_token_strs = fields.boolean("return_token_strs")?.unwrap_or(false);
+        if fields.contains("messages") {
+            let chat = read_prompt_parts(fields)?;
+            let model = chat.model.clone();
+            return Ok(TokenizeRequest { model, input: TokenizeInput::Chat(Box::new(chat)), return_token_strs });
+        }
+        let input = TokenizeInput::Text(fields.required_string("prompt")?);
+        Ok(TokenizeRequest { model: fields.string("model")?, input, return_token_strs })
+    }
+}
+
+/// The answer of `POST /tokenize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TokenizeResponse {
+    /// Number of tokens.
+    pub count: usize,
+    /// Most tokens of prompt and answer together.
+    pub max_model_len: usize,
+    /// The ids.
+    pub tokens: Vec<u32>,
+    /// Their texts, where asked for.
+    pub token_strs: Option<Vec<String>>,
+}
+
+/// The body of `POST /detokenize`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DetokenizeRequest {
+    /// The model's name.
+    pub model: Option<String>,
+    /// The ids.
+    pub tokens: Vec<u32>,
+}
+
+impl DetokenizeRequest {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// What is wrong with it, by field, value and rule.
+    pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
+        let fields = &mut Fields::root(parse_object(body)?);
+        if !fields.contains("tokens") {
+            return Err(fields.missing("tokens", "it must be an array of token ids"));
+        }
+        Ok(DetokenizeRequest { tokens: read_ids(fields, "tokens")?, model: fields.string("model")? })
+    }
+}
+
+/// The answer of `POST /detokenize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DetokenizeResponse {
+    /// The text.
+    pub prompt: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_inputs_and_their_errors() {
+        let text = TokenizeRequest::parse(br#"{"prompt": "a", "add_special_tokens": true}"#).unwrap();
+        assert_eq!(text.input, TokenizeInput::Text("a".to_owned()));
+        let chat = br#"{"model": "m", "messages": [{"role": "user", "content": "a"}], "return_token_strs": true}"#;
+        let chat = TokenizeRequest::parse(chat).unwrap();
+        assert!(matches!(chat.input, TokenizeInput::Chat(_)) && chat.return_token_strs);
+        assert_eq!(chat.model.as_deref(), Some("m"));
+        assert_eq!(TokenizeRequest::parse(b"{}").unwrap_err().param(), Some("prompt"));
+        assert_eq!(TokenizeRequest::parse(br#"{"prompt": 1}"#).unwrap_err().param(), Some("prompt"));
+        assert_eq!(DetokenizeRequest::parse(br#"{"tokens": [1, 2]}"#).unwrap().tokens, [1, 2]);
+        for (bad, param) in
+            [("{}", "tokens"), (r#"{"tokens": [1, "a"]}"#, "tokens[1]"), (r#"{"tokens": "a"}"#, "tokens")]
+        {
+            assert_eq!(DetokenizeRequest::parse(bad.as_bytes()).unwrap_err().param(), Some(param));
+        }
+    }
+}
