@@ -159,14 +159,13 @@ fn read_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ProtocolError> {
     };
     let mut bias = Vec::with_capacity(map.len());
     for (key, value) in map {
-        let entry = format!("{path}[{key:?}]");
         let id = key.parse::<u32>().ok().filter(|_| key.bytes().all(|byte| byte.is_ascii_digit()));
         let id = id.ok_or_else(|| ProtocolError::Invalid {
             field: path.clone(),
             value: format!("an object with the key {:?}", key.chars().take(40).collect::<String>()),
             rule: "keys must be token ids: decimal integers from 0".to_owned(),
         })?;
-        let amount = value.as_f64().ok_or_else(|| invalid(&entry, &value, "it must be a number"))?;
+        let amount = value.as_f64().ok_or_else(|| invalid(&path, &value, "every value must be a number"))?;
         bias.push((id, amount.clamp(-MAX_BIAS, MAX_BIAS) as f32));
     }
     Ok(bias)
@@ -222,7 +221,7 @@ mod tests {
             assert!(error.contains(&format!("{key:?}")), "{error}");
         }
         for value in [json!("1"), json!(true), json!(null), json!([])] {
-            assert_eq!(read(json!({"logit_bias": {"7": value}})).unwrap_err().param(), Some("logit_bias[\"7\"]"));
+            assert_eq!(read(json!({"logit_bias": {"7": value}})).unwrap_err().param(), Some("logit_bias"));
         }
         let bias = read(json!({"logit_bias": {"7": 1e300, "3": -1e300, "1": 1e-320, "2": 5}})).unwrap().logit_bias;
         assert_eq!(bias, vec![(7, 100.0), (3, -100.0), (1, 0.0), (2, 5.0)]);

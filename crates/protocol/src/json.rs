@@ -26,11 +26,7 @@ pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ProtocolError> {
     }
 }
 
-/// Parses any JSON text with the same guards.
-///
-/// # Errors
-/// `Json`.
-pub(crate) fn parse_value(text: &str) -> Result<Value, ProtocolError> {
+fn parse_value(text: &str) -> Result<Value, ProtocolError> {
     let reason = |e: serde_json::Error| ProtocolError::Json { reason: e.to_string() };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = Guarded.deserialize(&mut deserializer).map_err(reason)?;

@@ -4,7 +4,6 @@
 //! field, the value and the rule; unknown fields are ignored. Responses are plain `Serialize` structs. Nothing here
 //! knows tokens' text, sampling ranges that depend on a model, or HTTP: those are checked where they are known.
 
-mod canonical;
 mod chat;
 mod chat_response;
 mod completion;
@@ -21,7 +20,6 @@ mod tokenize;
 mod tools;
 mod usage;
 
-pub use canonical::{canonical_json, python_json};
 pub use chat::ChatCompletionRequest;
 pub use chat_response::{
     AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, FunctionCall, FunctionDelta,
@@ -35,7 +33,7 @@ pub use json::parse_object;
 pub use logprobs::{
     ChatLogprobs, CompletionLogprobs, LOGPROB_FLOOR, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob, floored,
 };
-pub use message::{CallArguments, Message, RequestedCall};
+pub use message::{Message, RequestedCall};
 pub use model::{ModelCard, ModelList};
 pub use thinking::{EffortLevel, ThinkingOptions};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};

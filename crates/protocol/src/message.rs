@@ -1,10 +1,9 @@
 //! The messages of a conversation: what each role may and must carry.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::ProtocolError;
 use crate::fields::{Fields, invalid};
-use crate::json::parse_value;
 use crate::tools::{Tools, check_name};
 
 /// One message. Content is a list of text parts; a plain string is one part.
@@ -55,17 +54,8 @@ pub struct RequestedCall {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments.
-    pub arguments: CallArguments,
-}
-
-/// Arguments of a call in the history.
-#[derive(Debug, Clone, PartialEq)]
-pub enum CallArguments {
-    /// They are a JSON object; the order of keys is kept.
-    Object(Map<String, Value>),
-    /// They are some other text.
-    Raw(String),
+    /// Its arguments: JSON text as the client wrote it (or any other text it wrote); `{}` for none.
+    pub arguments: String,
 }
 
 /// Reads `messages`, at least one.
@@ -131,13 +121,10 @@ fn read_call(path: String, value: Value) -> Result<RequestedCall, ProtocolError>
     let name = function.required_string("name")?;
     check_name(&function.path("name"), &name)?;
     let arguments = match function.take("arguments") {
-        None => CallArguments::Object(Map::new()),
-        Some(Value::Object(map)) => CallArguments::Object(map),
-        Some(Value::String(text)) if text.trim().is_empty() => CallArguments::Object(Map::new()),
-        Some(Value::String(text)) => match parse_value(&text) {
-            Ok(Value::Object(map)) => CallArguments::Object(map),
-            _ => CallArguments::Raw(text),
-        },
+        None => "{}".to_owned(),
+        Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
+        Some(Value::String(text)) => text,
+        Some(map @ Value::Object(_)) => map.to_string(),
         Some(other) => return Err(function.refuse("arguments", &other, "it must be a JSON text or an object")),
     };
     Ok(RequestedCall { id, name, arguments })
@@ -241,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn call_arguments_keep_their_order_or_their_text() {
+    fn call_arguments_keep_their_order_and_their_text() {
         let arguments = |value: Value| {
             let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": value}});
             match read(json!({"role": "assistant", "tool_calls": [call]})).unwrap() {
@@ -249,11 +236,12 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let CallArguments::Object(map) = arguments(json!(r#"{"z": 1, "a": 2}"#)) else { panic!() };
-        assert_eq!(map.keys().collect::<Vec<_>>(), ["z", "a"]);
-        assert_eq!(arguments(json!("")), CallArguments::Object(Map::new()));
-        for raw in ["not json", "[1]", "{\"a\": 1", "{\"a\": 1, \"a\": 2}"] {
-            assert_eq!(arguments(json!(raw)), CallArguments::Raw(raw.to_owned()));
+        assert_eq!(arguments(json!({"z": 1, "a": 2})), r#"{"z":1,"a":2}"#);
+        for none in [json!(""), json!(" "), json!(null), json!({})] {
+            assert_eq!(arguments(none), "{}");
+        }
+        for text in ["not json", "[1]", "{\"z\": 1, \"a\": 2}"] {
+            assert_eq!(arguments(json!(text)), text);
         }
     }
 
