@@ -1,12 +1,121 @@
 //! Tokens per second of the demo and of generated 300M-parameter checkpoints, with the share of memory bandwidth reached.
 //!
-//! All rows come from one run of one binary, so that their ratios mean something.
+//! All rows come from one run of one binary, so that their ratios mean something. Checkpoints are generated once, under
+//! `target/bench-models`.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
 
-use crate::process::{cargo, run as run_command};
+use anyhow::{Context, Result, bail};
 
-/// Not yet wired.
-pub(crate) fn run(_args: &[String]) -> Result<()> {
-    run_command(cargo(&["run", "--release", "--", "bench"]))
+use crate::process::{cargo, output, root, run as run_command};
+
+/// Name of a generated model, its configuration, and how its experts are stored.
+const GENERATED: &[(&str, &str, &str)] = &[
+    ("mid-k3-bf16", "xtask/bench-models/mid-k3.json", "bf16"),
+    ("mid-k3-mxfp4", "xtask/bench-models/mid-k3.json", "mxfp4"),
+    ("mid-kimi-linear-bf16", "xtask/bench-models/mid-kimi-linear.json", "bf16"),
+];
+
+const USAGE: &str = "\
+usage: cargo xtask bench [--json] [--models NAME,…] [-- OPTIONS OF `perilune bench`]
+models: demo, mid-k3-bf16, mid-k3-mxfp4, mid-kimi-linear-bf16; all of them where not named";
+
+struct Options {
+    json: bool,
+    models: Option<Vec<String>>,
+    passed_on: Vec<String>,
+}
+
+/// Generates what is missing and measures each model.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let Some(options) = parse(args)? else {
+        println!("{USAGE}");
+        return Ok(());
+    };
+    run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
+    let wanted = |name: &str| options.models.as_ref().is_none_or(|models| models.iter().any(|m| m == name));
+    let mut measured = Vec::new();
+    if wanted("demo") {
+        measured.push(measure("demo", &root().join("models/demo"), &options)?);
+    }
+    for (name, config, experts) in GENERATED.iter().filter(|(name, ..)| wanted(name)) {
+        let folder = generate(name, config, experts)?;
+        measured.push(measure(name, &folder, &options)?);
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&serde_json::Value::Array(measured))?);
+    }
+    Ok(())
+}
+
+/// `None` asks for the usage.
+fn parse(args: &[String]) -> Result<Option<Options>> {
+    let mut options = Options { json: false, models: None, passed_on: Vec::new() };
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--json" => options.json = true,
+            "--models" => {
+                let names = rest.next().context("--models needs names")?;
+                let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+                let known = |name: &str| name == "demo" || GENERATED.iter().any(|(known, ..)| *known == name);
+                if let Some(unknown) = names.iter().find(|name| !known(name)) {
+                    bail!("--models: `{unknown}` is not a model\n{USAGE}");
+                }
+                options.models = Some(names);
+            }
+            "--" => {
+                options.passed_on.extend(rest.by_ref().cloned());
+            }
+            "--help" | "-h" => return Ok(None),
+            other => bail!("unknown option `{other}`\n{USAGE}"),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// The folder of a generated checkpoint, written where it is missing. A half-written one has no final name.
+fn generate(name: &str, config: &str, experts: &str) -> Result<PathBuf> {
+    let folder = root().join("target/bench-models").join(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let unfinished = folder.with_extension("unfinished");
+    std::fs::create_dir_all(&unfinished)?;
+    let mut command =
+        cargo(&["run", "--release", "--quiet", "--package", "perilune-server", "--", "bench-model", config]);
+    command.arg(&unfinished).args(["--experts", experts]);
+    run_command(command)?;
+    std::fs::rename(&unfinished, &folder)?;
+    Ok(folder)
+}
+
+/// Runs `perilune bench` on one model; its JSON where that was asked for, else it prints its table itself.
+fn measure(name: &str, folder: &Path, options: &Options) -> Result<serde_json::Value> {
+    let mut command = cargo(&["run", "--release", "--quiet", "--package", "perilune-server", "--", "bench", "--model"]);
+    command.arg(folder).args(&options.passed_on);
+    if !options.json {
+        println!("\n{name}");
+        run_command(command)?;
+        return Ok(serde_json::Value::Null);
+    }
+    command.arg("--json");
+    let rows: serde_json::Value = serde_json::from_str(&output(command)?).context("`perilune bench --json`")?;
+    Ok(serde_json::json!({ "model": name, "rows": rows }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn options() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let options = parse(&words("--json --models demo,mid-k3-bf16 -- --batch 1")).unwrap().unwrap();
+        assert!(options.json);
+        assert_eq!(options.models.unwrap(), ["demo", "mid-k3-bf16"]);
+        assert_eq!(options.passed_on, ["--batch", "1"]);
+        assert!(parse(&words("--models nonsense")).is_err());
+        assert!(parse(&words("--jsn")).is_err());
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     };
     run_command(cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
-    run_command(cargo(&["test", "--release"]))?;
+    run_command(cargo(&["test", "--release", "--workspace"]))?;
     run_command(cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
