@@ -10,7 +10,7 @@ use serde_json::Value;
 const LAYERS: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("config", &["tensor"]),
-    ("reference", &["tensor"]),
+    ("reference", &[]),
     ("backend", &["tensor"]),
     ("conformance", &["backend", "reference", "tensor"]),
     ("weights", &["config", "tensor"]),
