@@ -1,0 +1,216 @@
+//! KDA: runs of one and of many tokens, both gates, against the recurrence.
+
+use std::ops::Range;
+
+use perilune_backend::{Backend, BackendError, Kda, KdaDims, KdaGate, KdaParams, Segments};
+use perilune_reference::kda::{Dims, Params, State, Token, step};
+use perilune_tensor::TensorSpec;
+
+use crate::rig::{Noise, Rig, assert_close, assert_untouched};
+
+/// Which of the two entry points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Decode,
+    Prefill,
+}
+
+/// A layer, a batch of its inputs, and where each run belongs.
+pub(crate) struct KdaCase {
+    pub(crate) dims: KdaDims,
+    gate: KdaGate,
+    conv: [Vec<f32>; 3],
+    a_log: Vec<f32>,
+    dt_bias: Vec<f32>,
+    out_norm: Vec<f32>,
+    /// q, k, v, gate, out_gate of all rows, each `[N, P]`.
+    wide: [Vec<f32>; 5],
+    beta: Vec<f32>,
+    rows: usize,
+}
+
+/// A run: rows of the case, the slot of its sequence.
+pub(crate) type Run = (Range<usize>, usize);
+
+/// The state tensors of some slots.
+pub(crate) struct KdaStates<T> {
+    pub(crate) conv: T,
+    pub(crate) recurrent: T,
+}
+
+impl KdaCase {
+    pub(crate) fn new(dims: KdaDims, gate: KdaGate, rows: usize) -> KdaCase {
+        let mut noise = Noise::new(rows as u64 * 31 + dims.head_dim as u64);
+        let p = dims.width();
+        KdaCase {
+            dims,
+            gate,
+            conv: std::array::from_fn(|_| noise.row(p * dims.conv_kernel, 1.0)),
+            a_log: noise.row(dims.num_heads, 1.0),
+            dt_bias: noise.row(p, 2.0),
+            out_norm: noise.row(dims.head_dim, 2.0),
+            wide: std::array::from_fn(|_| noise.row(rows * p, 2.0)),
+            beta: noise.row(rows * dims.num_heads, 3.0),
+            rows,
+        }
+    }
+
+    pub(crate) fn params<B: Backend>(&self, rig: &Rig<'_, B>) -> KdaParams<B::Tensor> {
+        let p = self.dims.width();
+        KdaParams {
+            dims: self.dims,
+            gate: self.gate,
+            conv: std::array::from_fn(|i| rig.f32([p, self.dims.conv_kernel], &self.conv[i])),
+            a_log: rig.f32([self.dims.num_heads], &self.a_log),
+            dt_bias: rig.f32([p], &self.dt_bias),
+            out_norm: rig.f32([self.dims.head_dim], &self.out_norm),
+            eps: 1e-5,
+        }
+    }
+
+    /// Poisoned slots, those of `zeroed` cleared.
+    pub(crate) fn states<B: Backend>(&self, rig: &Rig<'_, B>, slots: usize, zeroed: &[usize]) -> KdaStates<B::Tensor> {
+        let d = self.dims;
+        let mut conv = rig.poison([slots, 3, d.conv_kernel - 1, d.width()]);
+        let mut recurrent = rig.poison([slots, d.num_heads, d.head_dim, d.head_dim]);
+        for slot in zeroed {
+            rig.0.zero(&mut conv, *slot..slot + 1).unwrap();
+            rig.0.zero(&mut recurrent, *slot..slot + 1).unwrap();
+        }
+        KdaStates { conv, recurrent }
+    }
+
+    /// Runs the operation over some runs of the case; the output of all rows, poisoned where no run writes.
+    pub(crate) fn run<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        (runs, entry): (&[Run], Entry),
+        states: &mut KdaStates<B::Tensor>,
+    ) -> Result<Vec<f32>, BackendError> {
+        let p = self.dims.width();
+        let column = |f: &dyn Fn(&Run) -> usize| rig.u32(&runs.iter().map(|r| f(r) as u32).collect::<Vec<_>>());
+        let (start, len) = (column(&|r| r.0.start), column(&|r| r.0.len()));
+        let (position, slot) = (column(&|_| 0), column(&|r| r.1));
+        let wide: [B::Tensor; 5] = std::array::from_fn(|i| rig.f32([self.rows, p], &self.wide[i]));
+        let beta = rig.f32([self.rows, self.dims.num_heads], &self.beta);
+        let params = self.params(rig);
+        let mut out = rig.poison([self.rows, p]);
+        let op = Kda {
+            params: &params,
+            segments: Segments { count: runs.len(), start: &start, len: &len, position: &position, slot: &slot },
+            q: &wide[0],
+            k: &wide[1],
+            v: &wide[2],
+            gate: &wide[3],
+            beta: &beta,
+            out_gate: &wide[4],
+            conv_state: &mut states.conv,
+            state: &mut states.recurrent,
+            out: &mut out,
+        };
+        match entry {
+            Entry::Decode => rig.0.kda_decode(op)?,
+            Entry::Prefill => rig.0.kda_prefill(op)?,
+        }
+        rig.0.synchronize()?;
+        Ok(rig.read(&out))
+    }
+
+    /// The recurrence over rows of one sequence.
+    pub(crate) fn reference(&self, rows: Range<usize>, state: &mut State) -> Vec<f32> {
+        let d = self.dims;
+        let (p, heads) = (d.width(), d.num_heads);
+        let params = Params {
+            dims: Dims { heads, head_dim: d.head_dim, taps: d.conv_kernel },
+            conv: [&self.conv[0], &self.conv[1], &self.conv[2]],
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+            out_norm: &self.out_norm,
+            eps: 1e-5,
+            lower_bound: if let KdaGate::Bounded { lower_bound } = self.gate { Some(lower_bound) } else { None },
+        };
+        let token = |t: usize| {
+            let wide = |i: usize| &self.wide[i][t * p..(t + 1) * p];
+            let beta = &self.beta[t * heads..(t + 1) * heads];
+            Token { q: wide(0), k: wide(1), v: wide(2), gate: wide(3), beta, out_gate: wide(4) }
+        };
+        rows.flat_map(|t| step(&params, &token(t), state)).collect()
+    }
+}
+
+/// Mixed runs against the recurrence: outputs, states and convolution tails; nobody else's rows and slots are touched.
+pub fn check_kda<B: Backend>(backend: &B) {
+    let rig = Rig(backend);
+    let gates = [KdaGate::Bounded { lower_bound: -5.0 }, KdaGate::Softplus];
+    for (heads, head_dim, conv_kernel) in [(1, 1, 4), (2, 16, 4), (3, 33, 4), (1, 64, 2), (2, 128, 4)] {
+        for gate in gates {
+            let dims = KdaDims { num_heads: heads, head_dim, conv_kernel };
+            for lengths in [&[1][..], &[1, 1, 1], &[8, 1, 3]] {
+                two_steps(&rig, (dims, gate), lengths, Entry::Decode);
+            }
+            for lengths in [&[1][..], &[2, 1], &[17, 64, 5], &[130]] {
+                two_steps(&rig, (dims, gate), lengths, Entry::Prefill);
+            }
+        }
+    }
+    refuses(&rig);
+    no_runs(&rig);
+}
+
+/// Each sequence gets a run in a first and a second call; between them only its slot carries over.
+fn two_steps<B: Backend>(rig: &Rig<'_, B>, (dims, gate): (KdaDims, KdaGate), lengths: &[usize], entry: Entry) {
+    let total: usize = lengths.iter().sum();
+    let case = KdaCase::new(dims, gate, 2 * total + 1);
+    let slots = lengths.len() + 2;
+    let slot_of: Vec<usize> = (0..lengths.len()).map(|i| slots - 1 - i).collect();
+    let mut states = case.states(rig, slots, &slot_of);
+    let mut expected: Vec<State> = lengths.iter().map(|_| State::zeros(reference_dims(dims))).collect();
+    let (p, what) = (dims.width(), format!("kda {dims:?} {gate:?} {lengths:?} {entry:?}"));
+    for half in 0..2 {
+        let mut first = half * total;
+        let mut runs = Vec::new();
+        for (i, len) in lengths.iter().enumerate() {
+            runs.push((first..first + len, slot_of[i]));
+            first += len;
+        }
+        let got = case.run(rig, (&runs, entry), &mut states).unwrap();
+        for ((rows, _), state) in runs.iter().zip(&mut expected) {
+            let want = case.reference(rows.clone(), state);
+            assert_close(&what, &got[rows.start * p..rows.end * p], &want, 2e-5);
+        }
+        assert_untouched(&what, &got[first * p..]);
+        assert_untouched(&what, &got[..half * total * p]);
+    }
+    let (conv, recurrent) = (rig.read(&states.conv), rig.read(&states.recurrent));
+    let (conv_len, state_len) = (dims.conv_state_len(), dims.state_len());
+    for (slot, state) in slot_of.iter().zip(&expected) {
+        assert_eq!(conv[slot * conv_len..(slot + 1) * conv_len], state.conv, "{what}: convolution tail");
+        assert_close(&what, &recurrent[slot * state_len..(slot + 1) * state_len], &state.recurrent, 2e-5);
+    }
+    let unused = slots - lengths.len();
+    assert_untouched(&what, &recurrent[..unused * state_len]);
+    assert_untouched(&what, &conv[..unused * conv_len]);
+}
+
+fn reference_dims(d: KdaDims) -> Dims {
+    Dims { heads: d.num_heads, head_dim: d.head_dim, taps: d.conv_kernel }
+}
+
+/// A state tensor of another size is refused.
+fn refuses<B: Backend>(rig: &Rig<'_, B>) {
+    let dims = KdaDims { num_heads: 1, head_dim: 8, conv_kernel: 4 };
+    let case = KdaCase::new(dims, KdaGate::Softplus, 2);
+    let mut states = case.states(rig, 2, &[0, 1]);
+    states.recurrent = rig.0.alloc(&TensorSpec::f32([2, 1, 8, 7])).unwrap();
+    assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_err());
+}
+
+fn no_runs<B: Backend>(rig: &Rig<'_, B>) {
+    let dims = KdaDims { num_heads: 1, head_dim: 8, conv_kernel: 4 };
+    let case = KdaCase::new(dims, KdaGate::Softplus, 2);
+    let mut states = case.states(rig, 1, &[]);
+    for entry in [Entry::Decode, Entry::Prefill] {
+        assert_untouched("kda without runs", &case.run(rig, (&[], entry), &mut states).unwrap());
+    }
+    assert_untouched("kda without runs", &rig.read(&states.recurrent));
+}
