@@ -81,6 +81,13 @@ pub struct LinearPart<'a, T> {
     pub write: Write,
 }
 
+impl<'a, T> LinearPart<'a, T> {
+    /// A part that overwrites its output.
+    pub fn replace(weight: &'a Weight<T>, out: &'a mut T) -> Self {
+        LinearPart { weight, out, write: Write::Replace }
+    }
+}
+
 /// `y = x Wᵀ` for several weights of one input, in one pass. Accumulates in `F32`.
 ///
 /// The result of a row must not depend on how many rows there are or where it stands (`docs/adr`: batch invariance).

@@ -1,7 +1,12 @@
 //! Reads a checkpoint's configuration files and refuses what cannot run.
 
 mod error;
+mod model;
 mod tokenizer;
 
 pub use error::ConfigError;
-pub use tokenizer::{GenerationConfig, TokenizerConfig};
+pub use model::{
+    ExpertStorage, FfnActivation, FfnKind, HeadKind, KdaDecay, KdaDims, LatentMoe, LatentNorm, LayerKind, MlaDims,
+    ModelConfig, MoeDims, OutGateRank, OutputGate, ParameterCount, RouterNorm,
+};
+pub use tokenizer::{AddedToken, GenerationConfig, TokenizerConfig};

@@ -1,1 +1,23 @@
-//! K3 and Kimi-Linear as a sequence of backend calls.
+//! K3 and Kimi-Linear as a sequence of backend calls: one code path, features chosen by the configuration.
+//!
+//! [`Kimi`] holds the weights, [`Caches`] what sequences leave behind, [`Workspace`] the activations of a step,
+//! [`ForwardBatch`] which rows of a step belong to which sequence. A step is [`ForwardBatch::fill`], then
+//! [`Kimi::forward`], then sampling from [`Workspace::logits`]. Nothing is allocated on the device during a step.
+
+mod batch;
+mod caches;
+mod error;
+mod feed_forward;
+mod forward;
+mod kda;
+mod kimi;
+mod load;
+mod mla;
+mod residual;
+mod workspace;
+
+pub use batch::{BatchPlan, ForwardBatch, LogitRows, Run};
+pub use caches::{CacheShape, Caches};
+pub use error::ModelError;
+pub use kimi::Kimi;
+pub use workspace::{StepLimits, Workspace};

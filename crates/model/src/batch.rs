@@ -1,0 +1,208 @@
+//! Which rows of a step belong to which sequence: planned on the host, written into index tensors on the device.
+
+use std::ops::Range;
+
+use perilune_backend::{Backend, BackendError, BlockTables, Segments};
+use perilune_tensor::{TensorSpec, TokenId};
+
+use crate::{ModelError, StepLimits};
+
+/// Runs of at most this many tokens take the decode form of the sequence operations.
+const MAX_DECODE_ROWS: usize = 8;
+
+/// Which tokens of a run need logits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None: a part of a prompt that is not its end.
+    None,
+    /// The last token.
+    Last,
+    /// These, counted from the run's first token.
+    Range(Range<usize>),
+}
+
+/// The next tokens of one sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run<'a> {
+    /// The tokens, at least one.
+    pub tokens: &'a [TokenId],
+    /// How many tokens of the sequence came before.
+    pub position: usize,
+    /// State slot of the sequence; no two runs share one.
+    pub slot: u32,
+    /// Latent blocks of the sequence, enough for `position + tokens.len()` tokens.
+    pub blocks: &'a [u32],
+    /// Which logits are wanted.
+    pub logits: LogitRows,
+}
+
+impl Run<'_> {
+    fn wanted(&self) -> Range<usize> {
+        match &self.logits {
+            LogitRows::None => 0..0,
+            LogitRows::Last => self.tokens.len().saturating_sub(1)..self.tokens.len(),
+            LogitRows::Range(range) => range.clone(),
+        }
+    }
+}
+
+/// All runs of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BatchPlan<'a> {
+    /// In any order.
+    pub runs: Vec<Run<'a>>,
+}
+
+/// A step on the device.
+#[derive(Debug)]
+pub struct ForwardBatch<B: Backend> {
+    pub(crate) rows: usize,
+    pub(crate) ids: B::Tensor,
+    pub(crate) decode: Part<B::Tensor>,
+    pub(crate) prefill: Part<B::Tensor>,
+    pub(crate) num_logit_rows: usize,
+    pub(crate) logit_index: B::Tensor,
+    logit_rows: Vec<Range<usize>>,
+    limits: StepLimits,
+}
+
+/// Runs of one form.
+#[derive(Debug)]
+pub(crate) struct Part<T> {
+    pub(crate) count: usize,
+    /// Start, length, position, slot.
+    columns: [T; 4],
+    offset: T,
+    blocks: T,
+}
+
+impl<T> Part<T> {
+    pub(crate) fn segments(&self) -> Segments<'_, T> {
+        let [start, len, position, slot] = &self.columns;
+        Segments { count: self.count, start, len, position, slot }
+    }
+
+    pub(crate) fn tables(&self) -> BlockTables<'_, T> {
+        BlockTables { offset: &self.offset, blocks: &self.blocks }
+    }
+}
+
+impl<B: Backend> ForwardBatch<B> {
+    /// Room for steps within `limits`.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub fn new(backend: &B, limits: StepLimits) -> Result<Self, BackendError> {
+        let u32 = |len: usize| backend.alloc(&TensorSpec::u32([len]));
+        let runs = limits.max_runs;
+        let part = || {
+            Ok::<_, BackendError>(Part {
+                count: 0,
+                columns: [u32(runs)?, u32(runs)?, u32(runs)?, u32(runs)?],
+                offset: u32(runs + 1)?,
+                blocks: u32(limits.max_blocks)?,
+            })
+        };
+        Ok(ForwardBatch {
+            rows: 0,
+            ids: u32(limits.max_rows)?,
+            decode: part()?,
+            prefill: part()?,
+            num_logit_rows: 0,
+            logit_index: u32(limits.max_logit_rows)?,
+            logit_rows: Vec::new(),
+            limits,
+        })
+    }
+
+    /// Replaces the step.
+    ///
+    /// # Errors
+    /// `Limit`, `Run`.
+    pub fn fill(&mut self, backend: &B, plan: &BatchPlan<'_>) -> Result<(), ModelError> {
+        self.check(plan)?;
+        let (short, long): (Vec<usize>, Vec<usize>) =
+            (0..plan.runs.len()).partition(|i| plan.runs[*i].tokens.len() <= MAX_DECODE_ROWS);
+        let mut starts = vec![0; plan.runs.len()];
+        let mut ids: Vec<u32> = Vec::new();
+        for i in short.iter().chain(&long) {
+            starts[*i] = ids.len();
+            ids.extend(plan.runs[*i].tokens.iter().map(|id| id.0));
+        }
+        self.rows = ids.len();
+        backend.write_u32(&mut self.ids, &ids)?;
+        fill_part(backend, &mut self.decode, (plan, &short, &starts))?;
+        fill_part(backend, &mut self.prefill, (plan, &long, &starts))?;
+        self.logit_rows.clear();
+        let mut index = Vec::new();
+        for (run, start) in plan.runs.iter().zip(&starts) {
+            let first = index.len();
+            index.extend(run.wanted().map(|i| index_value(start + i)));
+            self.logit_rows.push(first..index.len());
+        }
+        self.num_logit_rows = index.len();
+        Ok(backend.write_u32(&mut self.logit_index, &index)?)
+    }
+
+    /// Rows of the logits that belong to a run of the plan, in the order of its tokens.
+    pub fn logit_rows(&self, run: usize) -> Range<usize> {
+        self.logit_rows.get(run).cloned().unwrap_or_default()
+    }
+
+    fn check(&self, plan: &BatchPlan<'_>) -> Result<(), ModelError> {
+        let sum = |f: &dyn Fn(&Run<'_>) -> usize| plan.runs.iter().map(f).sum::<usize>();
+        let limits = self.limits;
+        for (what, found, room) in [
+            ("runs", plan.runs.len(), limits.max_runs),
+            ("rows", sum(&|run| run.tokens.len()), limits.max_rows),
+            ("block table entries", sum(&|run| run.blocks.len()), limits.max_blocks),
+            ("rows of logits", sum(&|run| run.wanted().len()), limits.max_logit_rows),
+        ] {
+            if found > room {
+                return Err(ModelError::Limit { what, found, room });
+            }
+        }
+        for (index, run) in plan.runs.iter().enumerate() {
+            let wanted = run.wanted();
+            if run.tokens.is_empty() {
+                return Err(ModelError::Run { index, problem: "it has no tokens".into() });
+            }
+            if wanted.end > run.tokens.len() {
+                let problem = format!("logits {wanted:?} of {} tokens", run.tokens.len());
+                return Err(ModelError::Run { index, problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fill_part<B: Backend>(
+    backend: &B,
+    part: &mut Part<B::Tensor>,
+    (plan, which, starts): (&BatchPlan<'_>, &[usize], &[usize]),
+) -> Result<(), BackendError> {
+    let runs = || which.iter().map(|i| (&plan.runs[*i], starts[*i]));
+    let columns: [Vec<u32>; 4] = [
+        runs().map(|(_, start)| index_value(start)).collect(),
+        runs().map(|(run, _)| index_value(run.tokens.len())).collect(),
+        runs().map(|(run, _)| index_value(run.position)).collect(),
+        runs().map(|(run, _)| run.slot).collect(),
+    ];
+    for (tensor, values) in part.columns.iter_mut().zip(&columns) {
+        backend.write_u32(tensor, values)?;
+    }
+    let mut offsets = vec![0];
+    let mut blocks = Vec::new();
+    for (run, _) in runs() {
+        blocks.extend_from_slice(run.blocks);
+        offsets.push(index_value(blocks.len()));
+    }
+    part.count = which.len();
+    backend.write_u32(&mut part.offset, &offsets)?;
+    backend.write_u32(&mut part.blocks, &blocks)
+}
+
+/// Rows, positions and table entries are bounded by the limits, far below `u32::MAX`.
+fn index_value(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,96 @@
+//! A KDA layer: projections, the fused operation, output projection.
+
+use perilune_backend::{Backend, BackendError, Kda, KdaParams, Linear, LinearPart, Weight};
+
+use crate::ForwardBatch;
+use crate::workspace::KdaSpace;
+
+/// Weights of a KDA layer.
+#[derive(Debug)]
+pub(crate) struct KdaLayer<T> {
+    pub(crate) q: Weight<T>,
+    pub(crate) k: Weight<T>,
+    pub(crate) v: Weight<T>,
+    pub(crate) gate_low: Weight<T>,
+    pub(crate) gate: Weight<T>,
+    pub(crate) beta: Weight<T>,
+    pub(crate) out_gate: OutGate<T>,
+    pub(crate) params: KdaParams<T>,
+    pub(crate) out: Weight<T>,
+}
+
+/// The output gate's projection.
+#[derive(Debug)]
+pub(crate) enum OutGate<T> {
+    Full(Weight<T>),
+    Low { low: Weight<T>, high: Weight<T> },
+}
+
+/// Where a layer's sequences left their state.
+pub(crate) struct KdaState<'a, T> {
+    pub(crate) conv: &'a mut T,
+    pub(crate) state: &'a mut T,
+}
+
+impl<T> KdaLayer<T> {
+    /// From the normed input to `space.out`; the output projection is the caller's.
+    pub(crate) fn mix<B: Backend<Tensor = T>>(
+        &self,
+        (backend, batch): (&B, &ForwardBatch<B>),
+        x: &T,
+        space: &mut KdaSpace<T>,
+        state: KdaState<'_, T>,
+    ) -> Result<(), BackendError> {
+        self.project((backend, batch.rows), x, space)?;
+        for (part, short) in [(&batch.decode, true), (&batch.prefill, false)] {
+            if part.count == 0 {
+                continue;
+            }
+            let op = Kda {
+                params: &self.params,
+                segments: part.segments(),
+                q: &space.q,
+                k: &space.k,
+                v: &space.v,
+                gate: &space.gate,
+                beta: &space.beta,
+                out_gate: &space.out_gate,
+                conv_state: &mut *state.conv,
+                state: &mut *state.state,
+                out: &mut space.out,
+            };
+            if short { backend.kda_decode(op)? } else { backend.kda_prefill(op)? }
+        }
+        Ok(())
+    }
+
+    fn project<B: Backend<Tensor = T>>(
+        &self,
+        (backend, rows): (&B, usize),
+        x: &T,
+        space: &mut KdaSpace<T>,
+    ) -> Result<(), BackendError> {
+        let mut parts = vec![
+            LinearPart::replace(&self.q, &mut space.q),
+            LinearPart::replace(&self.k, &mut space.k),
+            LinearPart::replace(&self.v, &mut space.v),
+            LinearPart::replace(&self.gate_low, &mut space.gate_low),
+            LinearPart::replace(&self.beta, &mut space.beta),
+        ];
+        match (&self.out_gate, &mut space.out_gate_low) {
+            (OutGate::Low { low, .. }, Some(out)) => parts.push(LinearPart::replace(low, out)),
+            (OutGate::Full(full), _) => parts.push(LinearPart::replace(full, &mut space.out_gate)),
+            (OutGate::Low { .. }, None) => {}
+        }
+        backend.linear(Linear { rows, x, parts: &mut parts })?;
+        backend.linear(Linear {
+            rows,
+            x: &space.gate_low,
+            parts: &mut [LinearPart::replace(&self.gate, &mut space.gate)],
+        })?;
+        if let (OutGate::Low { high, .. }, Some(low)) = (&self.out_gate, &space.out_gate_low) {
+            backend.linear(Linear { rows, x: low, parts: &mut [LinearPart::replace(high, &mut space.out_gate)] })?;
+        }
+        Ok(())
+    }
+}
