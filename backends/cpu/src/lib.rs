@@ -1,1 +1,41 @@
-//! The native CPU backend.
+//! The native CPU backend: weights as they are stored, activations in `f32`, one parallel loop per operation.
+//!
+//! Law: the result of a row depends on that row and the history of its sequence alone, bit for bit, whatever the batch,
+//! the chunking and the number of threads; only the SIMD level changes bits. Every reduction therefore has one order.
+//! (`KdaPrefill::Chunkwise` is the one option that trades this law for another order of work.)
+//!
+//! One file per operation; [`simd`] is what they are written in, [`pool`] what runs them, [`tile`] and [`product`] the
+//! inner loops of all matrix work.
+
+mod activation;
+mod backend;
+mod bandwidth;
+mod cores;
+mod embed;
+mod kda;
+mod kda_chunk;
+mod kda_head;
+mod linear;
+mod matrix;
+mod memory;
+mod mla;
+mod mla_attend;
+mod moe;
+mod norm;
+mod pool;
+mod product;
+mod random;
+mod residual;
+mod route;
+mod runs;
+mod sample;
+mod scratch;
+mod select;
+mod simd;
+mod tensor;
+mod tile;
+
+pub use backend::{CpuBackend, CpuOptions, KdaPrefill};
+pub use pool::Pinning;
+pub use simd::SimdLevel;
+pub use tensor::CpuTensor;

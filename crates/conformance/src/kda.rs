@@ -176,7 +176,7 @@ fn two_steps<B: Backend>(rig: &Rig<'_, B>, (dims, gate): (KdaDims, KdaGate), len
         let got = case.run(rig, (&runs, entry), &mut states).unwrap();
         for ((rows, _), state) in runs.iter().zip(&mut expected) {
             let want = case.reference(rows.clone(), state);
-            assert_close(&what, &got[rows.start * p..rows.end * p], &want, 2e-5);
+            assert_close(&what, &got[rows.start * p..rows.end * p], &want, output_tolerance(dims));
         }
         assert_untouched(&what, &got[first * p..]);
         assert_untouched(&what, &got[..half * total * p]);
@@ -190,6 +190,11 @@ fn two_steps<B: Backend>(rig: &Rig<'_, B>, (dims, gate): (KdaDims, KdaGate), len
     let unused = slots - lengths.len();
     assert_untouched(&what, &recurrent[..unused * state_len]);
     assert_untouched(&what, &conv[..unused * conv_len]);
+}
+
+/// The output norm of a one-wide head divides a value by itself: near zero it magnifies rounding up to `eps^(-1/2)` times.
+fn output_tolerance(dims: KdaDims) -> f32 {
+    if dims.head_dim == 1 { 1e-3 } else { 2e-5 }
 }
 
 fn reference_dims(d: KdaDims) -> Dims {

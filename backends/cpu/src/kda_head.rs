@@ -1,0 +1,367 @@
+//! One head of one run: convolution, norms and gates of a few tokens at a time, their recurrence, the gated output.
+//!
+//! The columns of a head's state do not depend on each other: a block of columns stays in registers' reach while all
+//! tokens at hand go through it. Per token there are two passes over the block, one for `Sᵀ k` of the decayed state,
+//! one that decays, updates and reads. The order of additions does not depend on how tokens are grouped.
+
+use std::ops::Range;
+
+use perilune_backend::{KdaDims, KdaGate};
+
+use crate::KdaPrefill;
+use crate::kda::Layer;
+use crate::kda_chunk::ChunkHead;
+use crate::norm::inverse_rms;
+use crate::runs::Run;
+use crate::simd::{Kernel, MAX_LANES, Simd, dot, exp, sigmoid, softplus};
+
+/// Tokens that are prepared at once by the recurrent form.
+const TOKENS: usize = 16;
+/// Vectors of a column block.
+const VECTORS: usize = 2;
+/// Sums over key channels that run side by side: channel `i` belongs to sum `i % CHAINS`.
+const CHAINS: usize = 4;
+/// Runs shorter than this update the state where it lies; longer ones in a compact copy of the column block.
+const COPY_FROM: usize = 4;
+/// Added to the sum of squares of q and k.
+const L2_EPS: f32 = 1e-6;
+
+/// One task.
+pub(crate) struct HeadRun<'a> {
+    pub(crate) layer: &'a Layer<'a>,
+    pub(crate) run: &'a Run,
+    pub(crate) head: usize,
+    pub(crate) form: KdaPrefill,
+    /// [`HeadRun::scratch_len`] or [`ChunkHead::scratch_len`] values, the larger one.
+    pub(crate) scratch: &'a mut [f32],
+}
+
+/// Prepared tokens: rows of `stride` values, of which the first `D` count.
+pub(crate) struct Tokens<'a> {
+    pub(crate) stride: usize,
+    /// Normalised, q also scaled.
+    pub(crate) q: &'a mut [f32],
+    pub(crate) k: &'a mut [f32],
+    pub(crate) v: &'a mut [f32],
+    /// Log decay.
+    pub(crate) g: &'a mut [f32],
+    /// Outputs, before norm and gate.
+    pub(crate) o: &'a mut [f32],
+    /// One per token.
+    pub(crate) beta: &'a mut [f32],
+}
+
+/// Row width that any column block of any level divides.
+pub(crate) fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(VECTORS * MAX_LANES)
+}
+
+impl<'a> Tokens<'a> {
+    /// Values that `count` tokens need.
+    pub(crate) fn len(dims: KdaDims, count: usize) -> usize {
+        count * (5 * padded(dims.head_dim) + MAX_LANES)
+    }
+
+    /// Cuts `scratch`; returns the rest of it.
+    pub(crate) fn cut(dims: KdaDims, count: usize, scratch: &'a mut [f32]) -> (Tokens<'a>, &'a mut [f32]) {
+        let stride = padded(dims.head_dim);
+        let (q, rest) = scratch.split_at_mut(count * stride);
+        let (k, rest) = rest.split_at_mut(count * stride);
+        let (v, rest) = rest.split_at_mut(count * stride);
+        let (g, rest) = rest.split_at_mut(count * stride);
+        let (o, rest) = rest.split_at_mut(count * stride);
+        let (beta, rest) = rest.split_at_mut(count * MAX_LANES);
+        (Tokens { stride, q, k, v, g, o, beta }, rest)
+    }
+}
+
+impl HeadRun<'_> {
+    pub(crate) fn scratch_len(dims: KdaDims) -> usize {
+        let (d, stride) = (dims.head_dim, padded(dims.head_dim));
+        3 * dims.conv_kernel * stride + Tokens::len(dims, TOKENS) + d * VECTORS * MAX_LANES
+    }
+}
+
+impl Kernel for HeadRun<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let dims = self.layer.dims;
+        let HeadRun { layer, run, head, form, scratch } = self;
+        let (taps, rest) = scratch.split_at_mut(3 * dims.conv_kernel * padded(dims.head_dim));
+        let mut prepare = Prepare { layer, run, head, taps };
+        prepare.transpose_taps();
+        let at_once = if form == KdaPrefill::Chunkwise { ChunkHead::TOKENS } else { TOKENS };
+        let (mut tokens, rest) = Tokens::cut(dims, at_once, rest);
+        let part = (run.slot * dims.num_heads + head) * dims.head_dim * dims.head_dim;
+        // SAFETY: slots are distinct, so this head of this slot belongs to this task alone; so do its other columns.
+        let state = unsafe { layer.state.part(part..part + dims.head_dim * dims.head_dim) };
+        for first in (0..run.rows.len()).step_by(at_once) {
+            let count = at_once.min(run.rows.len() - first);
+            prepare.tokens(s, &mut tokens, first..first + count);
+            match form {
+                KdaPrefill::Recurrent => {
+                    Recurrence { d: dims.head_dim, count, state, copy: rest }.run(s, &mut tokens);
+                }
+                KdaPrefill::Chunkwise => {
+                    ChunkHead { d: dims.head_dim, count, state, scratch: rest }.run(s, &mut tokens);
+                }
+            }
+            prepare.outputs(s, &tokens, first..first + count);
+        }
+        prepare.move_tail();
+    }
+}
+
+/// Everything but the recurrence.
+struct Prepare<'a, 's> {
+    layer: &'a Layer<'a>,
+    run: &'a Run,
+    head: usize,
+    /// `[3, conv_kernel, stride]`.
+    taps: &'s mut [f32],
+}
+
+impl Prepare<'_, '_> {
+    /// Channels of this head.
+    fn channels(&self) -> Range<usize> {
+        let d = self.layer.dims.head_dim;
+        self.head * d..(self.head + 1) * d
+    }
+
+    /// This head's part of row `i` of the run.
+    fn row<'a>(&self, x: &'a [f32], i: usize) -> &'a [f32] {
+        let first = (self.run.rows.start + i) * self.layer.dims.width();
+        let channels = self.channels();
+        &x[first + channels.start..first + channels.end]
+    }
+
+    /// This head's part of row `j` of the convolution tail of q, k or v.
+    fn tail(&self, which: usize, j: usize) -> Range<usize> {
+        let dims = self.layer.dims;
+        let row = (self.run.slot * 3 + which) * (dims.conv_kernel - 1) + j;
+        let first = row * dims.width();
+        let channels = self.channels();
+        first + channels.start..first + channels.end
+    }
+
+    /// Taps of this head with the tap outermost, so that a vector of channels is one load.
+    fn transpose_taps(&mut self) {
+        let KdaDims { head_dim, conv_kernel, .. } = self.layer.dims;
+        let stride = padded(head_dim);
+        self.taps.fill(0.0);
+        for (which, taps) in self.layer.conv.iter().enumerate() {
+            for c in 0..head_dim {
+                for j in 0..conv_kernel {
+                    let tap = taps[(self.head * head_dim + c) * conv_kernel + j];
+                    self.taps[(which * conv_kernel + j) * stride + c] = tap;
+                }
+            }
+        }
+    }
+
+    /// Convolution, SiLU, norms and gates of the tokens `range` of the run.
+    #[inline(always)]
+    fn tokens<S: Simd>(&self, s: S, tokens: &mut Tokens<'_>, range: Range<usize>) {
+        let d = self.layer.dims.head_dim;
+        let stride = tokens.stride;
+        let heads = self.layer.dims.num_heads;
+        for (t, i) in range.enumerate() {
+            let at = t * stride..(t + 1) * stride;
+            self.convolve(s, (0, i), &mut tokens.q[at.clone()]);
+            self.convolve(s, (1, i), &mut tokens.k[at.clone()]);
+            self.convolve(s, (2, i), &mut tokens.v[at.clone()]);
+            normalise(s, &mut tokens.q[at.clone()], (d as f32).powf(-0.5));
+            normalise(s, &mut tokens.k[at.clone()], 1.0);
+            self.decay(s, i, &mut tokens.g[at]);
+            let logit = self.layer.beta[(self.run.rows.start + i) * heads + self.head];
+            s.store(&mut tokens.beta[t * MAX_LANES..], 0, sigmoid(s, s.splat(logit)));
+        }
+    }
+
+    /// Short convolution and SiLU of one row of q, k or v.
+    #[inline(always)]
+    fn convolve<S: Simd>(&self, s: S, (which, i): (usize, usize), out: &mut [f32]) {
+        let history = self.layer.dims.conv_kernel - 1;
+        for c in (0..out.len()).step_by(S::LANES) {
+            let mut sum = s.splat(0.0);
+            for j in 0..=history {
+                let tap = s.load(&self.taps[(which * (history + 1) + j) * out.len()..], c);
+                let value = if i + j < history {
+                    // SAFETY: this head of this slot's tail belongs to this task alone.
+                    s.load(unsafe { self.layer.conv_state.part(self.tail(which, i + j)) }, c)
+                } else {
+                    s.load(self.row(self.layer.inputs[which], i + j - history), c)
+                };
+                sum = s.fma(tap, value, sum);
+            }
+            s.store(out, c, s.mul(sum, sigmoid(s, sum)));
+        }
+    }
+
+    /// Log decay of one row.
+    #[inline(always)]
+    fn decay<S: Simd>(&self, s: S, i: usize, out: &mut [f32]) {
+        let z = self.row(self.layer.gate, i);
+        let bias = &self.layer.dt_bias[self.channels()];
+        let rate = s.splat(self.layer.a_log[self.head].exp());
+        let zero = s.splat(0.0);
+        for c in (0..out.len()).step_by(S::LANES) {
+            let a = s.add(s.load(z, c), s.load(bias, c));
+            let g = match self.layer.gate_kind {
+                KdaGate::Bounded { lower_bound } => s.mul(s.splat(lower_bound), sigmoid(s, s.mul(rate, a))),
+                KdaGate::Softplus => {
+                    // No decay where softplus is 0, also under an infinite rate.
+                    let soft = softplus(s, a);
+                    s.select_lt(zero, soft, s.sub(zero, s.mul(rate, soft)), zero)
+                }
+            };
+            s.store(out, c, g);
+        }
+    }
+
+    /// Norm and gate of the outputs of the tokens `range`.
+    #[inline(always)]
+    fn outputs<S: Simd>(&self, s: S, tokens: &Tokens<'_>, range: Range<usize>) {
+        let (d, width) = (self.layer.dims.head_dim, self.layer.dims.width());
+        for (t, i) in range.enumerate() {
+            let o = &tokens.o[t * tokens.stride..t * tokens.stride + d];
+            let gate = self.row(self.layer.out_gate, i);
+            let factor = s.splat(inverse_rms(s, o, self.layer.eps));
+            let first = (self.run.rows.start + i) * width + self.channels().start;
+            // SAFETY: this head of this row belongs to this task alone.
+            let out = unsafe { self.layer.out.part(first..first + d) };
+            for c in (0..d).step_by(S::LANES) {
+                let normed = s.mul(s.mul(s.load(o, c), factor), s.load(self.layer.out_norm, c));
+                s.store(out, c, s.mul(normed, sigmoid(s, s.load(gate, c))));
+            }
+        }
+    }
+
+    /// The last rows before the convolution become the tail for the next run.
+    fn move_tail(&self) {
+        let history = self.layer.dims.conv_kernel - 1;
+        let tokens = self.run.rows.len();
+        for which in 0..3 {
+            for j in 0..history {
+                // SAFETY: as in `convolve`; one part at a time is written.
+                let to = unsafe { self.layer.conv_state.part(self.tail(which, j)) };
+                if tokens + j < history {
+                    // SAFETY: another row than `to`, as there is at least one token.
+                    to.copy_from_slice(unsafe { self.layer.conv_state.part(self.tail(which, tokens + j)) });
+                } else {
+                    to.copy_from_slice(self.row(self.layer.inputs[which], tokens + j - history));
+                }
+            }
+        }
+    }
+}
+
+/// `x (Σ x² + eps)^(-1/2) scale`, in place; padding is zero and stays so.
+#[inline(always)]
+fn normalise<S: Simd>(s: S, x: &mut [f32], scale: f32) {
+    let factor = s.splat(scale / (dot(s, x, x) + L2_EPS).sqrt());
+    for c in (0..x.len()).step_by(S::LANES) {
+        s.store(x, c, s.mul(s.load(x, c), factor));
+    }
+}
+
+/// The recurrence of prepared tokens, one block of state columns after the other.
+struct Recurrence<'a> {
+    d: usize,
+    count: usize,
+    /// `[D, D]`, key channels first.
+    state: &'a mut [f32],
+    /// Room for one column block.
+    copy: &'a mut [f32],
+}
+
+impl Recurrence<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S, tokens: &mut Tokens<'_>) {
+        let (d, width) = (self.d, VECTORS * S::LANES);
+        for t in 0..self.count {
+            for c in (t * tokens.stride..t * tokens.stride + d).step_by(S::LANES) {
+                s.store(tokens.g, c, exp(s, s.load(tokens.g, c)));
+            }
+        }
+        for column in (0..d).step_by(width) {
+            if self.count < COPY_FROM && column + width <= d {
+                let block = self.state[column..].as_mut_ptr();
+                // SAFETY: `d` rows of `width` values, `d` apart, lie in the state.
+                unsafe { self.block(s, tokens, (column, block, d)) };
+                continue;
+            }
+            let inside = width.min(d - column);
+            for i in 0..d {
+                let row = &self.state[i * d + column..i * d + column + inside];
+                for v in (0..width).step_by(S::LANES) {
+                    s.store(&mut self.copy[i * width..(i + 1) * width], v, s.load(row, v));
+                }
+            }
+            // SAFETY: `copy` has room for `d` rows of `width` values.
+            unsafe { self.block(s, tokens, (column, self.copy.as_ptr().cast_mut(), width)) };
+            for i in 0..d {
+                let row = &mut self.state[i * d + column..i * d + column + inside];
+                row.copy_from_slice(&self.copy[i * width..i * width + inside]);
+            }
+        }
+    }
+
+    /// All tokens through the columns `column ..` whose rows begin at `block`, `stride` apart.
+    ///
+    /// # Safety
+    /// `d` rows of `VECTORS * LANES` values must lie there, and nobody else may use them.
+    #[inline(always)]
+    unsafe fn block<S: Simd>(
+        &self,
+        s: S,
+        tokens: &mut Tokens<'_>,
+        (column, block, stride): (usize, *mut f32, usize),
+    ) {
+        for t in 0..self.count {
+            let at = t * tokens.stride;
+            let (k, a) = (&tokens.k[at..at + self.d], &tokens.g[at..at + self.d]);
+            let mut sums = [[s.splat(0.0); VECTORS]; CHAINS];
+            for i in 0..self.d {
+                let weight = s.splat(a[i] * k[i]);
+                for v in 0..VECTORS {
+                    // SAFETY: row `i` of the block.
+                    let value = unsafe { s.load_ptr(block.add(i * stride + v * S::LANES)) };
+                    sums[i % CHAINS][v] = s.fma(weight, value, sums[i % CHAINS][v]);
+                }
+            }
+            let beta = s.load(&tokens.beta[t * MAX_LANES..], 0);
+            let mut delta = [s.splat(0.0); VECTORS];
+            for v in 0..VECTORS {
+                let value = s.load(&tokens.v[at..at + tokens.stride], column + v * S::LANES);
+                delta[v] = s.mul(beta, s.sub(value, total(s, &sums, v)));
+            }
+            let mut sums = [[s.splat(0.0); VECTORS]; CHAINS];
+            let q = &tokens.q[at..at + self.d];
+            for i in 0..self.d {
+                let (decay, key, query) = (s.splat(a[i]), s.splat(k[i]), s.splat(q[i]));
+                for v in 0..VECTORS {
+                    // SAFETY: row `i` of the block.
+                    let place = unsafe { block.add(i * stride + v * S::LANES) };
+                    // SAFETY: as above.
+                    let value = s.fma(key, delta[v], s.mul(decay, unsafe { s.load_ptr(place) }));
+                    // SAFETY: as above.
+                    unsafe { s.store_ptr(place, value) };
+                    sums[i % CHAINS][v] = s.fma(query, value, sums[i % CHAINS][v]);
+                }
+            }
+            for v in 0..VECTORS {
+                let out = &mut tokens.o[at..at + tokens.stride];
+                s.store(out, column + v * S::LANES, total(s, &sums, v));
+            }
+        }
+    }
+}
+
+/// Sum of the chains of one vector, always in the same order.
+#[inline(always)]
+fn total<S: Simd>(s: S, sums: &[[S::V; VECTORS]; CHAINS], v: usize) -> S::V {
+    s.add(s.add(sums[0][v], sums[1][v]), s.add(sums[2][v], sums[3][v]))
+}

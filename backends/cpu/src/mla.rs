@@ -1,0 +1,291 @@
+//! Multi-head latent attention in its absorbed form, for prefill and decode alike.
+//!
+//! Latents are appended first. Then, for a limited number of rows at a time: queries are multiplied into the latent
+//! space (a head and some rows per task), attention runs there (a row and some heads per task, as all heads share the
+//! cache rows), and the mixtures come back through the value matrix with the output gate (a head and some rows again).
+
+use std::ops::Range;
+
+use perilune_backend::{BackendError, DeviceTensor, Mla, MlaDims, Write};
+use perilune_tensor::{DType, QuantFormat};
+
+use crate::CpuBackend;
+use crate::matrix::{Bf16, F16, F32, Format, Matrix, Mxfp4, RowPtr};
+use crate::mla_attend::{Attend, Cache};
+use crate::norm::NormRow;
+use crate::product::{Outputs, Pick, Product};
+use crate::runs::{Run, check_distinct, fault, runs};
+use crate::simd::{Kernel, Simd, sigmoid};
+use crate::tensor::{CpuTensor, Parted};
+use crate::tile::{MAX_TILE_ROWS, Sums};
+
+/// Rows whose queries and mixtures are held at once.
+const ROWS_AT_ONCE: usize = 64;
+/// Heads of one attention task.
+const HEADS_AT_ONCE: usize = MAX_TILE_ROWS;
+
+/// One token row.
+#[derive(Clone, Copy)]
+struct Query<'a> {
+    row: u32,
+    position: usize,
+    blocks: &'a [u32],
+}
+
+/// Appends latents, then attends.
+pub(crate) fn mla(cpu: &CpuBackend, op: Mla<'_, CpuTensor>) -> Result<(), BackendError> {
+    let (num_blocks, block_size) = op.dims()?;
+    if op.cache.spec().dtype != DType::F32 {
+        return Err(BackendError::Unsupported { op: "mla", what: format!("a cache of {}", op.cache.spec()) });
+    }
+    let runs = runs("mla", &op.segments, op.q.spec().shape.rows())?;
+    let tables = block_tables(&op, &runs, (num_blocks, block_size))?;
+    let mut queries = Vec::new();
+    for (run, blocks) in runs.iter().zip(tables) {
+        let query = |row: usize| Query { row: row as u32, position: run.position + row - run.rows.start, blocks };
+        queries.extend(run.rows.clone().map(query));
+    }
+    let dims = op.params.dims;
+    Append {
+        cpu,
+        dims,
+        block_size,
+        kv_a: op.kv_a.f32()?,
+        norm: op.params.kv_norm.f32()?,
+        eps: op.params.kv_eps,
+        cache: op.cache.parted()?,
+    }
+    .run(&queries)?;
+    let layer = Layer {
+        cpu,
+        dims,
+        kv_b: Matrix::of(&op.params.kv_b),
+        q: op.q.f32()?,
+        gate: op.gate.map(CpuTensor::f32).transpose()?,
+        cache: Cache { rows: op.cache.f32()?, block_size, width: dims.latent_width() },
+        out: op.out.parted()?,
+    };
+    queries.chunks(ROWS_AT_ONCE).try_for_each(|queries| layer.rows(queries))
+}
+
+/// The blocks of each run, checked: they cover the run, exist, and no block is written by two places of the tables.
+fn block_tables<'a>(
+    op: &Mla<'a, CpuTensor>,
+    runs: &[Run],
+    (num_blocks, block_size): (usize, usize),
+) -> Result<Vec<&'a [u32]>, BackendError> {
+    let (offset, blocks) = (op.tables.offset.u32()?, op.tables.blocks.u32()?);
+    let (mut tables, mut written) = (Vec::with_capacity(runs.len()), Vec::new());
+    for (i, run) in runs.iter().enumerate() {
+        let range = offset[i] as usize..offset[i + 1] as usize;
+        let end = run.position + run.rows.len();
+        let needed = if block_size == 0 { usize::MAX } else { end.div_ceil(block_size) };
+        let Some(table) = blocks.get(range.clone()).filter(|table| table.len() >= needed) else {
+            let expected = format!("{needed} blocks among {}", blocks.len());
+            return Err(fault("mla", "tables.offset", format!("{range:?}"), expected));
+        };
+        let table = &table[..needed];
+        if let Some(bad) = table.iter().find(|block| **block as usize >= num_blocks) {
+            return Err(fault("mla", "tables.blocks", bad.to_string(), format!("below {num_blocks}")));
+        }
+        written.extend(table[run.position / block_size..].iter().map(|block| *block as usize));
+        tables.push(table);
+    }
+    check_distinct(("mla", "tables.blocks"), written, num_blocks)?;
+    Ok(tables)
+}
+
+/// Norms the latents of all rows and writes them to the cache.
+struct Append<'a> {
+    cpu: &'a CpuBackend,
+    dims: MlaDims,
+    block_size: usize,
+    kv_a: &'a [f32],
+    norm: &'a [f32],
+    eps: f32,
+    cache: Parted<'a, f32>,
+}
+
+impl Append<'_> {
+    fn run(&self, queries: &[Query<'_>]) -> Result<(), BackendError> {
+        let (width, latent) = (self.dims.latent_width(), self.dims.kv_lora_rank);
+        self.cpu.parallel(queries.len(), queries.len() * width * 2, |_, i| {
+            let Query { row, position, blocks } = queries[i];
+            let place = blocks[position / self.block_size] as usize * self.block_size + position % self.block_size;
+            let from = &self.kv_a[row as usize * width..(row as usize + 1) * width];
+            // SAFETY: `block_tables` made sure that every place is written once.
+            let to = unsafe { self.cache.row(place, width) };
+            to[latent..].copy_from_slice(&from[latent..]);
+            let (x, out) = (&from[..latent], &mut to[..latent]);
+            self.cpu.level().run(NormRow { x, weight: self.norm, eps: self.eps, out });
+        })
+    }
+}
+
+struct Layer<'a> {
+    cpu: &'a CpuBackend,
+    dims: MlaDims,
+    kv_b: Matrix<'a>,
+    q: &'a [f32],
+    gate: Option<&'a [f32]>,
+    cache: Cache<'a>,
+    out: Parted<'a, f32>,
+}
+
+impl Layer<'_> {
+    fn rows(&self, queries: &[Query<'_>]) -> Result<(), BackendError> {
+        let rows: Vec<u32> = queries.iter().map(|query| query.row).collect();
+        let (heads, width, latent) = (self.dims.num_heads, self.dims.latent_width(), self.dims.kv_lora_rank);
+        let mut scratch = self.cpu.scratch().take(rows.len() * heads * (width + latent))?;
+        // Absorbed queries `[rows, heads, C + r]` and mixtures `[heads, rows, C]`.
+        let (wide, mixed) = scratch.split_at_mut(rows.len() * heads * width);
+        self.absorb(&rows, &Parted::new(wide))?;
+        self.attend(queries, wide, &Parted::new(mixed))?;
+        self.finish(&rows, mixed)
+    }
+
+    /// `[q^n W^K | q^r]`, times the score scale.
+    fn absorb(&self, rows: &[u32], wide: &Parted<'_, f32>) -> Result<(), BackendError> {
+        let groups = rows.len().div_ceil(MAX_TILE_ROWS);
+        let work = rows.len() * self.dims.num_heads * self.dims.qk_nope_head_dim * self.dims.kv_lora_rank;
+        self.cpu.parallel(self.dims.num_heads * groups, work, |_, task| {
+            let (head, first) = (task / groups, task % groups * MAX_TILE_ROWS);
+            let rows = &rows[first..rows.len().min(first + MAX_TILE_ROWS)];
+            self.cpu.level().run(Absorb { layer: self, head, first, rows, wide });
+        })
+    }
+
+    fn attend(&self, queries: &[Query<'_>], wide: &[f32], mixed: &Parted<'_, f32>) -> Result<(), BackendError> {
+        let heads = self.dims.num_heads;
+        let groups = heads.div_ceil(HEADS_AT_ONCE);
+        let keys: usize = queries.iter().map(|query| query.position + 1).sum();
+        let work = keys * heads * (self.dims.latent_width() + self.dims.kv_lora_rank);
+        self.cpu.parallel(queries.len() * groups, work, |_, task| {
+            let (i, first) = (task / groups, task % groups * HEADS_AT_ONCE);
+            let query = &queries[i];
+            self.cpu.level().run(Attend {
+                cache: self.cache,
+                blocks: query.blocks,
+                position: query.position,
+                latent: self.dims.kv_lora_rank,
+                heads: first..heads.min(first + HEADS_AT_ONCE),
+                wide: &wide[i * heads * self.cache.width..(i + 1) * heads * self.cache.width],
+                mixed,
+                place: (i, queries.len()),
+            });
+        })
+    }
+
+    /// `(mixture W^Vᵀ) ⊙ σ(gate)`.
+    fn finish(&self, rows: &[u32], mixed: &[f32]) -> Result<(), BackendError> {
+        let MlaDims { num_heads, qk_nope_head_dim: n, v_head_dim: v, kv_lora_rank, .. } = self.dims;
+        let groups = rows.len().div_ceil(MAX_TILE_ROWS);
+        let work = rows.len() * num_heads * v * kv_lora_rank;
+        self.cpu.parallel(num_heads * groups, work, |_, task| {
+            let (head, first) = (task / groups, task % groups * MAX_TILE_ROWS);
+            let group = &rows[first..rows.len().min(first + MAX_TILE_ROWS)];
+            let (width, column) = (num_heads * v, head * v);
+            let range = head * (n + v) + n..(head + 1) * (n + v);
+            let out =
+                Outputs { data: &self.out, width, column, pick: Pick::Listed(group), write: Write::Replace };
+            let pick = Pick::From(head * rows.len() + first);
+            self.cpu.level().run(Product { rows: group.len(), x: mixed, pick, weight: self.kv_b, range, out });
+            let Some(gate) = self.gate else { return };
+            for row in group {
+                let range = *row as usize * width + column..*row as usize * width + column + v;
+                // SAFETY: the task owns these columns of its rows.
+                let out = unsafe { self.out.part(range.clone()) };
+                self.cpu.level().run(Gate { out, gate: &gate[range] });
+            }
+        })
+    }
+}
+
+/// Absorbed queries of one head for some rows: `rows[i]` is the `first + i`-th row at hand.
+struct Absorb<'a> {
+    layer: &'a Layer<'a>,
+    head: usize,
+    first: usize,
+    rows: &'a [u32],
+    wide: &'a Parted<'a, f32>,
+}
+
+impl Kernel for Absorb<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.layer.kv_b.format {
+            QuantFormat::F32 => self.all::<S, F32>(s),
+            QuantFormat::Bf16 => self.all::<S, Bf16>(s),
+            QuantFormat::F16 => self.all::<S, F16>(s),
+            QuantFormat::Mxfp4 => self.all::<S, Mxfp4>(s),
+        }
+    }
+}
+
+impl Absorb<'_> {
+    #[inline(always)]
+    fn all<S: Simd, F: Format>(&self, s: S) {
+        let dims = self.layer.dims;
+        let keys: Range<usize> = 0..dims.qk_nope_head_dim;
+        let first_key = self.head * (dims.qk_nope_head_dim + dims.v_head_dim);
+        let keys: Vec<RowPtr> = keys.map(|key| self.layer.kv_b.row(first_key + key)).collect();
+        match self.rows.len() {
+            1 => self.tile::<S, F, 1>(s, &keys),
+            2 => self.tile::<S, F, 2>(s, &keys),
+            3 | 4 => self.tile::<S, F, 4>(s, &keys),
+            _ => self.tile::<S, F, MAX_TILE_ROWS>(s, &keys),
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, F: Format, const R: usize>(&self, s: S, keys: &[RowPtr]) {
+        let dims = self.layer.dims;
+        let (n, latent) = (dims.qk_nope_head_dim, dims.kv_lora_rank);
+        let query = |row: u32| {
+            let start = (row as usize * dims.num_heads + self.head) * dims.qk_head_dim();
+            &self.layer.q[start..start + dims.qk_head_dim()]
+        };
+        let place = |i: usize| (self.first + i) * dims.num_heads + self.head;
+        let last = self.rows.len() - 1;
+        let mut acc = [std::ptr::null_mut(); R];
+        for (i, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: the task owns this head of its rows; one row is borrowed at a time.
+            let wide = unsafe { self.wide.row(place(i.min(last)), dims.latent_width()) };
+            wide[..latent].fill(0.0);
+            *acc = wide.as_mut_ptr();
+        }
+        let coefficients = std::array::from_fn(|i| query(self.rows[i.min(last)])[..n].as_ptr());
+        // SAFETY: keys have `latent` columns, queries `n` coefficients for the `n` keys.
+        unsafe { Sums { w: keys, coefficients, decay: [1.0; R], acc, width: latent }.add::<S, F>(s) };
+        for (i, row) in self.rows.iter().enumerate() {
+            // SAFETY: as above.
+            let wide = unsafe { self.wide.row(place(i), dims.latent_width()) };
+            wide[latent..].copy_from_slice(&query(*row)[n..]);
+            let scale = s.splat(dims.scale());
+            for c in (0..wide.len()).step_by(S::LANES) {
+                let value = s.mul(s.load(wide, c), scale);
+                s.store(wide, c, value);
+            }
+        }
+    }
+}
+
+/// `out = out ⊙ σ(gate)`.
+struct Gate<'a> {
+    out: &'a mut [f32],
+    gate: &'a [f32],
+}
+
+impl Kernel for Gate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for i in (0..self.out.len()).step_by(S::LANES) {
+            let value = s.mul(s.load(self.out, i), sigmoid(s, s.load(self.gate, i)));
+            s.store(self.out, i, value);
+        }
+    }
+}

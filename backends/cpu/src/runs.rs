@@ -1,0 +1,97 @@
+//! Runs of rows as the index tensors describe them, checked so that tasks of different runs never touch the same place.
+
+use std::ops::Range;
+
+use perilune_backend::{BackendError, Segments};
+
+use crate::tensor::CpuTensor;
+
+/// One run.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    /// Rows of the step.
+    pub(crate) rows: Range<usize>,
+    /// Tokens of the sequence before the run.
+    pub(crate) position: usize,
+    /// State slot.
+    pub(crate) slot: usize,
+}
+
+/// A fault of the calling code.
+pub(crate) fn fault(op: &'static str, field: &'static str, found: String, expected: String) -> BackendError {
+    BackendError::Mismatch { op, field, found, expected }
+}
+
+/// The runs of an operation on `rows` rows.
+///
+/// # Errors
+/// `Mismatch` for an empty run, one past the last row, or two that overlap.
+pub(crate) fn runs(
+    op: &'static str,
+    segments: &Segments<'_, CpuTensor>,
+    rows: usize,
+) -> Result<Vec<Run>, BackendError> {
+    let (start, len) = (segments.start.u32()?, segments.len.u32()?);
+    let (position, slot) = (segments.position.u32()?, segments.slot.u32()?);
+    let run = |i: usize| Run {
+        rows: start[i] as usize..start[i] as usize + len[i] as usize,
+        position: position[i] as usize,
+        slot: slot[i] as usize,
+    };
+    let runs: Vec<Run> = (0..segments.count).map(run).collect();
+    let mut ranges: Vec<&Range<usize>> = runs.iter().map(|run| &run.rows).collect();
+    ranges.sort_by_key(|range| range.start);
+    for (i, range) in ranges.iter().enumerate() {
+        if range.is_empty() || range.end > rows {
+            return Err(fault(op, "segments", format!("rows {range:?}"), format!("at least one row, within 0..{rows}")));
+        }
+        if i > 0 && ranges[i - 1].end > range.start {
+            return Err(fault(op, "segments", format!("{:?}, {range:?}", ranges[i - 1]), "disjoint rows".to_owned()));
+        }
+    }
+    Ok(runs)
+}
+
+/// Checks that values below `limit` are pairwise different.
+///
+/// # Errors
+/// `Mismatch`.
+pub(crate) fn check_distinct(
+    (op, field): (&'static str, &'static str),
+    mut values: Vec<usize>,
+    limit: usize,
+) -> Result<(), BackendError> {
+    values.sort_unstable();
+    if let Some(bad) = values.iter().find(|v| **v >= limit) {
+        return Err(fault(op, field, bad.to_string(), format!("below {limit}")));
+    }
+    match values.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(fault(op, field, format!("{} twice", pair[0]), "distinct".to_owned())),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perilune_tensor::HostTensor;
+
+    fn made(start: &[u32], len: &[u32]) -> Result<Vec<Run>, BackendError> {
+        let tensor = |v: &[u32]| CpuTensor::share(&HostTensor::from_u32([v.len()], v).unwrap()).unwrap();
+        let (start, len, other) = (tensor(start), tensor(len), tensor(&vec![3; start.len()]));
+        let segments =
+            Segments { count: len.u32()?.len(), start: &start, len: &len, position: &other, slot: &other };
+        runs("test", &segments, 10)
+    }
+
+    #[test]
+    fn refuses_runs_that_would_collide() {
+        assert_eq!(made(&[4, 0], &[6, 4]).unwrap()[1].rows, 0..4);
+        for (start, len) in [(&[0][..], &[0][..]), (&[9], &[2]), (&[0, 3], &[4, 1]), (&[u32::MAX], &[u32::MAX])] {
+            assert!(matches!(made(start, len), Err(BackendError::Mismatch { .. })), "{start:?} {len:?}");
+        }
+        assert!(check_distinct(("t", "f"), vec![2, 0, 1], 3).is_ok());
+        assert!(check_distinct(("t", "f"), vec![2, 0, 2], 3).is_err());
+        assert!(check_distinct(("t", "f"), vec![3], 3).is_err());
+    }
+}
