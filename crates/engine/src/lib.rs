@@ -1,1 +1,24 @@
 //! Owns a device thread; turns requests into token events.
+//!
+//! [`Engine::start`] takes a [`StepRunner`] (usually a model on a backend), spawns the thread and returns an
+//! [`EngineHandle`]. [`EngineHandle::submit`] gives a [`TokenStream`]; dropping it ends the generation. Text, chat formats
+//! and stop strings are not here: a caller that has seen enough drops the stream.
+
+mod config;
+mod device_thread;
+mod error;
+mod event;
+mod handle;
+mod runner;
+mod stats;
+mod stream;
+
+pub use config::EngineConfig;
+pub use error::{EngineError, SubmitError};
+pub use event::TokenEvent;
+pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
+pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
+pub use perilune_scheduler::{FinishReason, TokenRole, Usage};
+pub use runner::{StepInput, StepOutput, StepRun, StepRunner};
+pub use stats::{EngineStats, FinishCounts};
+pub use stream::TokenStream;

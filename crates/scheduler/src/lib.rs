@@ -1,1 +1,8 @@
-//! Decides what the next step computes.
+//! Decides what the next step computes: continuous batching, chunked prefill mixed with decode, preemption by recompute.
+//!
+//! Plain data and plain functions: no tensors, no threads, no clock. A step goes
+//! [`Scheduler::plan`] → (somebody computes) → [`Scheduler::commit`].
+
+mod event;
+
+pub use event::{Event, EventKind, FinishReason, SeqId, TokenRole, Usage};

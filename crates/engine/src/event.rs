@@ -1,0 +1,54 @@
+//! What a request's stream delivers.
+
+use perilune_sampling::TokenLogprobs;
+use perilune_scheduler::{EventKind, FinishReason, TokenRole, Usage};
+use perilune_tensor::TokenId;
+
+/// One item of a [`crate::TokenStream`]. `Finished` or `Failed` is the last, exactly once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TokenEvent {
+    /// Log-probabilities of all prompt tokens, the first of which has none. Once, before any token, where asked for.
+    PromptLogprobs(Vec<Option<TokenLogprobs>>),
+    /// A new token. The stop token is delivered, too, with [`TokenRole::Stop`]: it counts in the usage, and its text is
+    /// not part of the output.
+    Token {
+        /// The token.
+        id: TokenId,
+        /// Whether it is text or the stop token.
+        role: TokenRole,
+        /// Where the caller asked for them.
+        logprobs: Option<TokenLogprobs>,
+    },
+    /// The end.
+    Finished {
+        /// Why.
+        reason: FinishReason,
+        /// How many tokens.
+        usage: Usage,
+    },
+    /// The end, because of a fault: of this request (its logits were not finite), or of the engine.
+    Failed {
+        /// A sentence for the caller.
+        message: String,
+    },
+}
+
+impl TokenEvent {
+    /// Whether nothing follows.
+    pub fn is_last(&self) -> bool {
+        matches!(self, TokenEvent::Finished { .. } | TokenEvent::Failed { .. })
+    }
+}
+
+impl From<EventKind> for TokenEvent {
+    fn from(kind: EventKind) -> Self {
+        match kind {
+            EventKind::PromptLogprobs(list) => TokenEvent::PromptLogprobs(list),
+            EventKind::Token { id, role, logprobs } => TokenEvent::Token { id, role, logprobs },
+            EventKind::Finished { reason, usage } => TokenEvent::Finished { reason, usage },
+            EventKind::Corrupt => TokenEvent::Failed {
+                message: "the model produced logits that are not finite for this request; it was ended".into(),
+            },
+        }
+    }
+}

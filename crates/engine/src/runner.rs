@@ -1,0 +1,51 @@
+//! What computes a step. The engine knows nothing of models and devices beyond this trait.
+
+use perilune_backend::{BackendError, SampleRow, SampledRow};
+use perilune_cache::{BlockId, SlotId};
+use perilune_scheduler::SeqId;
+use perilune_tensor::TokenId;
+
+/// The next tokens of one sequence.
+#[derive(Debug, Clone)]
+pub struct StepRun<'a> {
+    /// The sequence, for messages only.
+    pub seq: SeqId,
+    /// The tokens to compute, at least one.
+    pub tokens: &'a [TokenId],
+    /// How many tokens of the sequence were computed before: the position of the first one here.
+    pub position: usize,
+    /// Its KDA state slot.
+    pub slot: SlotId,
+    /// Its latent blocks in sequence order, enough for the last token here.
+    pub blocks: &'a [BlockId],
+    /// Which rows to sample or score. `row` counts within `tokens`; rising.
+    pub rows: Vec<SampleRow>,
+}
+
+/// One step: any number of runs, each of another sequence.
+#[derive(Debug, Clone)]
+pub struct StepInput<'a> {
+    /// State slots whose sequence begins here: to be zeroed before anything is computed.
+    pub fresh_slots: Vec<SlotId>,
+    /// The runs.
+    pub runs: Vec<StepRun<'a>>,
+}
+
+/// Results of a step: for each run, one entry per row it asked for, in order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepOutput {
+    /// Per run of the input.
+    pub runs: Vec<Vec<SampledRow>>,
+}
+
+/// Computes steps. A result must depend on its own sequence alone, never on the others in the step.
+pub trait StepRunner: Send + 'static {
+    /// Token ids are below this.
+    fn vocab_size(&self) -> usize;
+
+    /// Zeroes the input's fresh slots, computes its runs, and samples the rows they ask for.
+    ///
+    /// # Errors
+    /// Any error ends the engine: the device's state counts as lost.
+    fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError>;
+}

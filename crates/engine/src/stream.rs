@@ -1,0 +1,76 @@
+//! The events of one request, on their way to its caller.
+
+use std::task::{Context, Poll, ready};
+
+use perilune_scheduler::SeqId;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::TokenEvent;
+use crate::handle::Command;
+
+/// The events of one request. Dropping it before its last event ends the generation; at most one more step computes it.
+///
+/// Events wait here until they are read; there are never more of them than `max_tokens` and two.
+#[derive(Debug)]
+pub struct TokenStream {
+    pub(crate) id: SeqId,
+    pub(crate) events: UnboundedReceiver<TokenEvent>,
+    pub(crate) commands: UnboundedSender<Command>,
+    pub(crate) ended: Ended,
+}
+
+/// Whether the last event was delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    No,
+    Yes,
+}
+
+impl TokenStream {
+    /// The request's number, in order of submission.
+    pub fn id(&self) -> u64 {
+        self.id.0
+    }
+
+    /// The next event; `None` after the last one.
+    pub async fn next(&mut self) -> Option<TokenEvent> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The next event, for callers that poll; `None` after the last one.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<TokenEvent>> {
+        if self.ended == Ended::Yes {
+            return Poll::Ready(None);
+        }
+        let event = ready!(self.events.poll_recv(cx));
+        Poll::Ready(Some(self.note(event)))
+    }
+
+    /// The next event, for callers without an async runtime; `None` after the last one. Waits on the calling thread, and
+    /// must not be called inside an async runtime.
+    pub fn blocking_next(&mut self) -> Option<TokenEvent> {
+        if self.ended == Ended::Yes {
+            return None;
+        }
+        let event = self.events.blocking_recv();
+        Some(self.note(event))
+    }
+
+    /// A channel that closes without a last event means that the engine thread is gone.
+    fn note(&mut self, event: Option<TokenEvent>) -> TokenEvent {
+        let event = event.unwrap_or_else(|| TokenEvent::Failed { message: "the engine has stopped".into() });
+        if event.is_last() {
+            self.ended = Ended::Yes;
+        }
+        event
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if self.ended == Ended::No {
+            // An engine that is gone has nothing left to abort.
+            let _ = self.commands.send(Command::Abort(self.id));
+        }
+    }
+}
