@@ -34,17 +34,15 @@ pub(crate) fn sample(cpu: &CpuBackend, op: Sample<'_, CpuTensor>) -> Result<Vec<
 fn sample_row(level: SimdLevel, asked: &SampleRow, logits: &[f32]) -> SampledRow {
     let Some(max) = level.run(FiniteMax(logits)) else { return SampledRow::NonFinite };
     let Some(id) = choose(level, asked, logits) else { return SampledRow::NonFinite };
-    let (mut chosen, mut top) = (TopLogprob { id, logprob: 0.0 }, Vec::new());
-    if let Some(count) = asked.top_logprobs {
-        let total = level.run(SumExp { logits, max, temperature: 1.0 }).ln();
-        let scored = |id: u32| {
-            let logprob = (f64::from(logits[id as usize]) - f64::from(max) - total) as f32;
-            TopLogprob { id: TokenId(id), logprob }
-        };
-        chosen = scored(id.0);
-        top = largest(logits, count).into_iter().map(scored).collect();
-    }
-    SampledRow::Token { chosen, top }
+    let Some(count) = asked.top_logprobs else {
+        return SampledRow::Token { chosen: TopLogprob { id, logprob: 0.0 }, top: Vec::new() };
+    };
+    let total = level.run(SumExp { logits, max, temperature: 1.0 }).ln();
+    let scored = |id: u32| {
+        let logprob = (f64::from(logits[id as usize]) - f64::from(max) - total) as f32;
+        TopLogprob { id: TokenId(id), logprob }
+    };
+    SampledRow::Token { chosen: scored(id.0), top: largest(logits, count).into_iter().map(scored).collect() }
 }
 
 /// The token; `None` where every token is banned or a bias overflows.

@@ -1,0 +1,146 @@
+//! A model on the CPU backend that takes runs of several sequences and returns logits.
+
+use std::path::PathBuf;
+
+use perilune_backend::Backend;
+use perilune_config::ModelConfig;
+use perilune_cpu::{CpuBackend, CpuOptions};
+use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
+use perilune_tensor::TokenId;
+use perilune_weights::{Checkpoint, WeightSource};
+
+/// Tokens per latent block.
+const BLOCK: usize = 16;
+/// Blocks of each sequence.
+const BLOCKS_EACH: usize = 16;
+
+/// The folder of test data.
+pub fn data_dir() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"))
+}
+
+/// The shipped demo checkpoint.
+pub fn demo_dir() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo"))
+}
+
+/// A loaded model with caches for some sequences, and how far each has come.
+pub struct Bench {
+    backend: CpuBackend,
+    model: Kimi<CpuBackend>,
+    workspace: Workspace<CpuBackend>,
+    batch: ForwardBatch<CpuBackend>,
+    caches: Caches<CpuBackend>,
+    position: Vec<usize>,
+}
+
+impl Bench {
+    /// A model from a source, with room for `sequences` of up to 256 tokens.
+    pub fn new(config: &ModelConfig, source: &dyn WeightSource, sequences: usize) -> Bench {
+        Self::with_options(config, source, sequences, CpuOptions::default())
+    }
+
+    /// The same with options of the backend.
+    pub fn with_options(
+        config: &ModelConfig,
+        source: &dyn WeightSource,
+        sequences: usize,
+        options: CpuOptions,
+    ) -> Bench {
+        let backend = CpuBackend::new(options).unwrap();
+        let checkpoint = Checkpoint::open(source, config).unwrap();
+        let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
+        let limits = StepLimits {
+            max_rows: 256 * sequences,
+            max_runs: sequences,
+            max_blocks: BLOCKS_EACH * sequences,
+            max_logit_rows: 256 * sequences,
+        };
+        let shape = CacheShape { num_blocks: BLOCKS_EACH * sequences, block_size: BLOCK, num_slots: sequences };
+        let workspace = Workspace::new(&backend, config, limits).unwrap();
+        let batch = ForwardBatch::new(&backend, limits).unwrap();
+        let caches = Caches::new(&backend, config, shape).unwrap();
+        Bench { backend, model, workspace, batch, caches, position: vec![0; sequences] }
+    }
+
+    /// Forgets a sequence.
+    pub fn restart(&mut self, sequence: usize) {
+        self.position[sequence] = 0;
+        self.caches.zero_slot(&self.backend, sequence).unwrap();
+    }
+
+    /// The next tokens of some sequences in one step; the logits of every token, a row each, per sequence.
+    pub fn step(&mut self, runs: &[(usize, &[u32])]) -> Vec<Vec<Vec<f32>>> {
+        let tokens: Vec<Vec<TokenId>> =
+            runs.iter().map(|(_, ids)| ids.iter().map(|id| TokenId(*id)).collect()).collect();
+        // Interleaved, so that neighbouring blocks belong to different sequences.
+        let stride = self.position.len();
+        let blocks: Vec<Vec<u32>> =
+            runs.iter().map(|(s, _)| (0..BLOCKS_EACH).map(|b| (b * stride + s) as u32).collect()).collect();
+        let plan = BatchPlan {
+            runs: runs
+                .iter()
+                .enumerate()
+                .map(|(i, (sequence, ids))| Run {
+                    tokens: &tokens[i],
+                    position: self.position[*sequence],
+                    slot: *sequence as u32,
+                    blocks: &blocks[i],
+                    logits: LogitRows::Range(0..ids.len()),
+                })
+                .collect(),
+        };
+        self.batch.fill(&self.backend, &plan).unwrap();
+        self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches).unwrap();
+        for (sequence, ids) in runs {
+            self.position[*sequence] += ids.len();
+        }
+        let logits = self.read(self.workspace.logits());
+        let width = self.model.config().vocab_size;
+        let rows = |i: usize| self.batch.logit_rows(i).map(|r| logits[r * width..(r + 1) * width].to_vec()).collect();
+        (0..runs.len()).map(rows).collect()
+    }
+
+    /// One sequence from its start in chunks of these lengths; the logits of every token.
+    pub fn chunked(&mut self, sequence: usize, ids: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
+        self.restart(sequence);
+        let mut rest = ids;
+        let mut rows = Vec::new();
+        for len in lengths {
+            let (chunk, later) = rest.split_at(*len);
+            rows.extend(self.step(&[(sequence, chunk)]).remove(0));
+            rest = later;
+        }
+        assert!(rest.is_empty(), "chunks must cover the prompt");
+        rows
+    }
+
+    /// Recurrent state of a sequence in a KDA layer, `[heads, D, D]`.
+    pub fn kda_state(&self, layer: usize, sequence: usize) -> Vec<f32> {
+        self.slot(self.caches.kda_state(layer).unwrap(), sequence)
+    }
+
+    /// Convolution tail of a sequence in a KDA layer, `[3, taps - 1, P]`.
+    pub fn kda_conv(&self, layer: usize, sequence: usize) -> Vec<f32> {
+        self.slot(self.caches.kda_conv(layer).unwrap(), sequence)
+    }
+
+    /// Latents of a sequence in an MLA layer, `[tokens, C + r]`.
+    pub fn latents(&self, layer: usize, sequence: usize) -> Vec<f32> {
+        let all = self.read(self.caches.mla_latent(layer).unwrap());
+        let width = self.model.config().mla.latent_width();
+        let stride = self.position.len();
+        let row = |t: usize| (t / BLOCK * stride + sequence) * BLOCK + t % BLOCK;
+        (0..self.position[sequence]).flat_map(|t| all[row(t) * width..(row(t) + 1) * width].to_vec()).collect()
+    }
+
+    fn slot(&self, tensor: &<CpuBackend as Backend>::Tensor, slot: usize) -> Vec<f32> {
+        let all = self.read(tensor);
+        let len = all.len() / self.caches.shape().num_slots;
+        all[slot * len..(slot + 1) * len].to_vec()
+    }
+
+    fn read(&self, tensor: &<CpuBackend as Backend>::Tensor) -> Vec<f32> {
+        self.backend.download(tensor).unwrap().wait().unwrap().to_f32()
+    }
+}
