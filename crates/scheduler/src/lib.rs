@@ -4,5 +4,11 @@
 //! [`Scheduler::plan`] → (somebody computes) → [`Scheduler::commit`].
 
 mod event;
+mod plan;
+mod scheduler;
+mod sequence;
 
 pub use event::{Event, EventKind, FinishReason, SeqId, TokenRole, Usage};
+pub use plan::{Draws, PlannedRun, RowOutcome, RunOutcome, StepPlan};
+pub use scheduler::{Scheduler, SchedulerConfig};
+pub use sequence::{Occurrences, Sequence, SequenceRequest};

@@ -1,0 +1,199 @@
+//! One request on its way: its tokens, how far they are computed, what it holds.
+
+use std::collections::HashMap;
+
+use perilune_cache::SequenceCache;
+use perilune_sampling::{SamplingParams, StopRules, TokenLogprobs, Verdict};
+use perilune_tensor::TokenId;
+
+use crate::{Event, EventKind, FinishReason, RowOutcome, SeqId, TokenRole, Usage};
+
+/// A request to be scheduled. The caller has checked it: prompt not empty, parameters valid, prompt and output fit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SequenceRequest {
+    /// Its number; larger than that of every earlier one.
+    pub id: SeqId,
+    /// The prompt.
+    pub prompt: Vec<TokenId>,
+    /// How to continue it.
+    pub params: SamplingParams,
+    /// Fixes its random numbers.
+    pub seed: u64,
+}
+
+/// How often a token occurs in a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occurrences {
+    /// In the prompt.
+    pub in_prompt: u32,
+    /// In the output so far.
+    pub in_output: u32,
+}
+
+/// A sequence known to the scheduler.
+#[derive(Debug)]
+pub struct Sequence {
+    id: SeqId,
+    /// Prompt, then output.
+    tokens: Vec<TokenId>,
+    prompt_len: usize,
+    params: SamplingParams,
+    seed: u64,
+    rules: StopRules,
+    /// Tokens whose latents and state are in its cache.
+    pub(crate) computed: usize,
+    /// Prompt tokens whose log-probability is settled; the first has none.
+    pub(crate) scored: usize,
+    prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    /// Kept only where a penalty is on.
+    occurrences: HashMap<TokenId, Occurrences>,
+    /// What it holds while it runs.
+    pub(crate) cache: Option<SequenceCache>,
+}
+
+impl Sequence {
+    pub(crate) fn new(request: SequenceRequest, eos_ids: &[TokenId], context_length: usize) -> Self {
+        let SequenceRequest { id, prompt, params, seed } = request;
+        let rules = StopRules::new(&params, eos_ids, context_length.saturating_sub(prompt.len()));
+        let mut occurrences: HashMap<TokenId, Occurrences> = HashMap::new();
+        if params.has_penalties() {
+            prompt.iter().for_each(|token| occurrences.entry(*token).or_default().in_prompt += 1);
+        }
+        let (prompt_len, tokens) = (prompt.len(), prompt);
+        let prompt_logprobs = if params.prompt_logprobs.is_some() { vec![None] } else { vec![] };
+        let (computed, scored) = (0, 1);
+        Sequence {
+            id,
+            tokens,
+            prompt_len,
+            params,
+            seed,
+            rules,
+            computed,
+            scored,
+            prompt_logprobs,
+            occurrences,
+            cache: None,
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> SeqId {
+        self.id
+    }
+
+    /// Prompt and output so far.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// Tokens generated so far.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// What the caller asked for.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Fixes its random numbers, together with the number of the token.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Stop tokens that must not come now.
+    pub fn banned(&self) -> &[TokenId] {
+        self.rules.banned(self.generated())
+    }
+
+    /// Occurrences of its tokens; empty where no penalty is on.
+    pub fn occurrences(&self) -> &HashMap<TokenId, Occurrences> {
+        &self.occurrences
+    }
+
+    /// Slot and blocks while it runs.
+    pub fn cache(&self) -> Option<&SequenceCache> {
+        self.cache.as_ref()
+    }
+
+    /// Tokens not yet computed; 0 once nothing is left to do but to end.
+    pub(crate) fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether anything is generated at all.
+    pub(crate) fn generates(&self) -> bool {
+        self.rules.max_tokens() > 0
+    }
+
+    /// Positions of `computed .. end` whose logits score a prompt token that has no log-probability yet.
+    pub(crate) fn to_score(&self, end: usize) -> std::ops::Range<usize> {
+        if self.params.prompt_logprobs.is_none() {
+            return 0..0;
+        }
+        let first = self.computed.max(self.scored - 1);
+        let last = end.min(self.prompt_len - 1);
+        first..last.max(first)
+    }
+
+    /// Gives up slot and blocks; everything is computed again later.
+    pub(crate) fn release(&mut self) {
+        self.cache = None;
+        self.computed = 0;
+    }
+
+    /// Takes in the log-probability of the next prompt token.
+    pub(crate) fn score(&mut self, row: TokenLogprobs) {
+        self.prompt_logprobs.push(Some(row));
+        self.scored += 1;
+    }
+
+    /// The event with all prompt log-probabilities, once they are complete.
+    pub(crate) fn take_prompt_logprobs(&mut self) -> Option<Event> {
+        let complete = self.prompt_logprobs.len() == self.prompt_len && self.computed >= self.prompt_len;
+        let list = complete.then(|| std::mem::take(&mut self.prompt_logprobs))?;
+        Some(self.event(EventKind::PromptLogprobs(list)))
+    }
+
+    /// Takes in a drawn token: its event, and the last one where it ends the sequence.
+    pub(crate) fn push(&mut self, row: TokenLogprobs) -> Vec<Event> {
+        let id = row.chosen.id;
+        self.tokens.push(id);
+        if self.params.has_penalties() {
+            self.occurrences.entry(id).or_default().in_output += 1;
+        }
+        let verdict = self.rules.verdict(id, self.generated());
+        let role = if matches!(verdict, Verdict::Stop(_)) { TokenRole::Stop } else { TokenRole::Content };
+        let logprobs = self.params.logprobs.map(|_| row);
+        let mut events = vec![self.event(EventKind::Token { id, role, logprobs })];
+        match verdict {
+            Verdict::Continue => {}
+            Verdict::Stop(token) => events.push(self.finish(FinishReason::Stop { token })),
+            Verdict::Length => events.push(self.finish(FinishReason::Length)),
+        }
+        events
+    }
+
+    pub(crate) fn finish(&self, reason: FinishReason) -> Event {
+        let usage = Usage { prompt_tokens: self.prompt_len, completion_tokens: self.generated(), cached_tokens: 0 };
+        self.event(EventKind::Finished { reason, usage })
+    }
+
+    pub(crate) fn event(&self, kind: EventKind) -> Event {
+        Event { seq: self.id, kind }
+    }
+}
+
+/// The token of a row; `None` where the logits were not finite.
+pub(crate) fn finite(row: RowOutcome) -> Option<TokenLogprobs> {
+    match row {
+        RowOutcome::Token(row) => Some(row),
+        RowOutcome::NonFinite => None,
+    }
+}
