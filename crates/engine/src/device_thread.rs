@@ -1,10 +1,269 @@
 //! The loop of the device thread: inbox → plan → run → commit → events.
 
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tokio::sync::mpsc::UnboundedReceiver;
+use perilune_cache::{CacheManager, CacheSizes};
+use perilune_sampling::SeedSource;
+use perilune_scheduler::{
+    Event, EventKind, FinishReason, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
+};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use crate::StepRunner;
-use crate::handle::{Command, Shared};
+use crate::handle::{Command, Shared, Submission};
+use crate::stats::Work;
+use crate::step::{outcomes, step_input};
+use crate::{EngineState, StepRunner, TokenEvent};
 
-pub(crate) fn run<R: StepRunner>(_runner: R, _shared: Arc<Shared>, _inbox: UnboundedReceiver<Command>) {}
+/// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
+pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) {
+    let mut device = DeviceThread::new(runner, shared.clone(), inbox);
+    let end = catch_unwind(AssertUnwindSafe(|| device.serve()));
+    let state = match end {
+        Ok(Ok(())) => EngineState::Stopped,
+        Ok(Err(reason)) => EngineState::Dead { reason },
+        Err(panic) => EngineState::Dead { reason: format!("a fault in the engine: {}", text_of(panic.as_ref())) },
+    };
+    if let EngineState::Dead { reason } = &state {
+        tracing::error!(reason, "the engine has died");
+    }
+    // The state first: whoever sees a stream end can see why.
+    shared.state.send_replace(state.clone());
+    device.end_everything(&state);
+}
+
+struct DeviceThread<R> {
+    runner: R,
+    shared: Arc<Shared>,
+    inbox: UnboundedReceiver<Command>,
+    scheduler: Scheduler,
+    cache: CacheManager,
+    streams: HashMap<SeqId, Stream>,
+    seeds: SeedSource,
+    ending: Ending,
+}
+
+/// A caller, and whether its request still counts as queued.
+struct Stream {
+    events: UnboundedSender<TokenEvent>,
+    queued: bool,
+}
+
+/// Whether the thread is to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    WhenIdle,
+    Now,
+}
+
+impl<R: StepRunner> DeviceThread<R> {
+    fn new(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
+        let config = &shared.config;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let sizes = CacheSizes {
+            block_size: config.block_size,
+            num_blocks: count(config.num_blocks),
+            num_slots: count(config.num_slots),
+        };
+        let scheduler = Scheduler::new(SchedulerConfig {
+            max_running: config.max_running_requests,
+            chunked_prefill_size: config.chunked_prefill_size,
+            max_prompt_logit_rows: config.max_prompt_logit_rows,
+            context_length: config.effective_context(),
+            eos_ids: config.eos_ids.clone(),
+        });
+        DeviceThread {
+            runner,
+            scheduler,
+            cache: CacheManager::new(sizes),
+            shared,
+            inbox,
+            streams: HashMap::new(),
+            seeds: SeedSource::from_entropy(),
+            ending: Ending::No,
+        }
+    }
+
+    /// # Errors
+    /// Why the engine died.
+    fn serve(&mut self) -> Result<(), String> {
+        loop {
+            self.drain_inbox();
+            match self.ending {
+                Ending::Now => return Ok(()),
+                Ending::WhenIdle if self.scheduler.is_idle() => return Ok(()),
+                _ => {}
+            }
+            if !self.scheduler.is_idle() {
+                self.step()?;
+            }
+            self.publish();
+        }
+    }
+
+    /// Takes in all commands; sleeps until there is one when there is nothing else to do.
+    fn drain_inbox(&mut self) {
+        loop {
+            let command = if self.scheduler.is_idle() && self.ending == Ending::No {
+                self.inbox.blocking_recv()
+            } else {
+                match self.inbox.try_recv() {
+                    Ok(command) => Some(command),
+                    Err(TryRecvError::Empty) => return,
+                    Err(TryRecvError::Disconnected) => None,
+                }
+            };
+            match command {
+                Some(command) => self.obey(command),
+                // Nobody can submit or read any more.
+                None => {
+                    self.ending = Ending::Now;
+                    return;
+                }
+            }
+            if self.scheduler.is_idle() {
+                self.publish();
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.accept(*submission),
+            Command::Abort(id) => self.abort(id),
+            Command::AbortAll => self.scheduler.ids().into_iter().for_each(|id| self.abort(id)),
+            Command::Drain => self.ending = Ending::WhenIdle,
+            Command::Shutdown => self.ending = Ending::Now,
+        }
+    }
+
+    fn accept(&mut self, submission: Submission) {
+        let Submission { id, request, events } = submission;
+        let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
+        self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
+        self.streams.insert(id, Stream { events, queued: true });
+        self.scheduler.add(SequenceRequest { id, prompt: request.prompt, params: request.params, seed });
+    }
+
+    fn abort(&mut self, id: SeqId) {
+        if let Some(event) = self.scheduler.abort(id) {
+            self.deliver(event);
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let plan = self.scheduler.plan(&mut self.cache);
+        self.shared.lock_monitor().stats.preemptions += plan.preempted.len() as u64;
+        for run in &plan.runs {
+            self.leave_queue(run.seq);
+        }
+        if plan.runs.is_empty() {
+            // Memory was taken back from everybody; the next plan begins with the earliest sequence.
+            return if plan.preempted.is_empty() { Err("no sequence can make progress".into()) } else { Ok(()) };
+        }
+        let input = step_input(&self.scheduler, &plan)?;
+        let output = self.runner.run(&input).map_err(|error| error.to_string())?;
+        let outcomes = outcomes(&plan, output)?;
+        self.count(&plan);
+        for event in self.scheduler.commit(&plan, outcomes) {
+            self.deliver(event);
+        }
+        Ok(())
+    }
+
+    /// Sends an event; a caller who is gone has an abort on its way.
+    fn deliver(&mut self, event: Event) {
+        let Event { seq, kind } = event;
+        let mut monitor = self.shared.lock_monitor();
+        let stats = &mut monitor.stats;
+        match &kind {
+            EventKind::Token { .. } => stats.generated_tokens += 1,
+            EventKind::Finished { reason: FinishReason::Stop { .. }, .. } => stats.finished.stop += 1,
+            EventKind::Finished { reason: FinishReason::Length, .. } => stats.finished.length += 1,
+            EventKind::Finished { reason: FinishReason::Abort, .. } => stats.finished.abort += 1,
+            EventKind::Corrupt => {
+                stats.corrupted_requests += 1;
+                stats.finished.failed += 1;
+            }
+            EventKind::PromptLogprobs(_) => {}
+        }
+        drop(monitor);
+        let event = TokenEvent::from(kind);
+        let last = event.is_last();
+        if let Some(stream) = self.streams.get(&seq) {
+            // The receiver may be gone; its drop has sent an abort.
+            let _ = stream.events.send(event);
+        }
+        if last {
+            self.leave_queue(seq);
+            self.streams.remove(&seq);
+        }
+    }
+
+    /// The request has had its first step, or ended without one.
+    fn leave_queue(&mut self, id: SeqId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && std::mem::replace(&mut stream.queued, false)
+        {
+            self.shared.queued.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn count(&self, plan: &StepPlan) {
+        let mut monitor = self.shared.lock_monitor();
+        monitor.stats.steps += 1;
+        let prefilled = plan.runs.iter().filter(|run| {
+            self.scheduler.running(run.seq).is_some_and(|s| run.tokens.len() > 1 || run.tokens.start < s.prompt_len())
+        });
+        monitor.stats.prefilled_tokens += prefilled.map(|run| run.tokens.len() as u64).sum::<u64>();
+    }
+
+    /// The numbers after a step, or while idle.
+    fn publish(&self) {
+        let usage = self.cache.usage();
+        let never_ran = self.streams.values().filter(|stream| stream.queued).count();
+        let mut monitor = self.shared.lock_monitor();
+        monitor.stats.running = self.scheduler.num_running();
+        monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
+        monitor.stats.blocks_used = usage.blocks_used;
+        monitor.stats.slots_used = usage.slots_used;
+        monitor.note_progress(if self.scheduler.is_idle() { Work::None } else { Work::Left });
+    }
+
+    /// Nobody may wait for an engine that is gone: ends all streams, those still in the inbox included.
+    fn end_everything(&mut self, state: &EngineState) {
+        self.inbox.close();
+        while let Ok(command) = self.inbox.try_recv() {
+            if let Command::Submit(submission) = command {
+                self.accept(*submission);
+            }
+        }
+        let dead = if let EngineState::Dead { reason } = state { Some(reason.clone()) } else { None };
+        for id in self.scheduler.ids() {
+            match (&dead, self.scheduler.abort(id)) {
+                (None, Some(event)) => self.deliver(event),
+                (Some(reason), _) => {
+                    self.shared.lock_monitor().stats.finished.failed += 1;
+                    self.leave_queue(id);
+                    if let Some(stream) = self.streams.remove(&id) {
+                        // As in `deliver`.
+                        let _ = stream
+                            .events
+                            .send(TokenEvent::Failed { message: format!("the engine has died: {reason}") });
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        self.publish();
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

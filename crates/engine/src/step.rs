@@ -1,0 +1,115 @@
+//! Between the scheduler's plan and the runner's input and output.
+
+use perilune_backend::{Choice, Penalties, SampleRow, SampledRow, TokenCount};
+use perilune_sampling::{TokenLogprob, TokenLogprobs};
+use perilune_scheduler::{Draws, PlannedRun, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
+
+use crate::{StepInput, StepOutput, StepRun};
+
+const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
+
+/// The tokens, memory and sampling rows of a plan.
+///
+/// # Errors
+/// A sentence where plan and scheduler do not belong together: a fault of this crate.
+pub(crate) fn step_input<'a>(scheduler: &'a Scheduler, plan: &StepPlan) -> Result<StepInput<'a>, String> {
+    let run = |run: &PlannedRun| {
+        let sequence = scheduler.running(run.seq)?;
+        let held = sequence.cache()?;
+        Some(StepRun {
+            seq: run.seq,
+            tokens: sequence.tokens().get(run.tokens.clone())?,
+            position: run.tokens.start,
+            slot: held.slot(),
+            blocks: held.blocks(),
+            rows: rows(sequence, run),
+        })
+    };
+    let runs: Option<Vec<StepRun<'a>>> = plan.runs.iter().map(run).collect();
+    let runs = runs.ok_or("a step was planned for a sequence that does not run")?;
+    Ok(StepInput { fresh_slots: plan.fresh_slots.clone(), runs })
+}
+
+/// Scored positions first, then the drawn token: rising rows within the run.
+fn rows(sequence: &Sequence, run: &PlannedRun) -> Vec<SampleRow> {
+    let params = sequence.params();
+    let mut rows: Vec<SampleRow> = run
+        .scored
+        .clone()
+        .map(|position| SampleRow {
+            row: position - run.tokens.start,
+            choice: Choice::Given(sequence.tokens()[position + 1]),
+            bias: Vec::new(),
+            banned: Vec::new(),
+            penalties: NO_PENALTIES,
+            counts: Vec::new(),
+            top_logprobs: params.prompt_logprobs,
+        })
+        .collect();
+    if run.draws == Draws::Token {
+        rows.push(drawn(sequence, run.tokens.len() - 1));
+    }
+    rows
+}
+
+fn drawn(sequence: &Sequence, row: usize) -> SampleRow {
+    let params = sequence.params();
+    let bias = params.split_bias();
+    let mut banned = bias.banned;
+    banned.extend_from_slice(sequence.banned());
+    let mut counts: Vec<TokenCount> = sequence
+        .occurrences()
+        .iter()
+        .map(|(id, n)| TokenCount { id: *id, in_prompt: n.in_prompt, in_output: n.in_output })
+        .collect();
+    // The order of a hash map is not to be seen anywhere.
+    counts.sort_unstable_by_key(|count| count.id);
+    SampleRow {
+        row,
+        choice: Choice::Draw {
+            temperature: params.effective_temperature(),
+            top_k: params.effective_top_k(),
+            top_p: params.top_p,
+            min_p: params.min_p,
+            seed: sequence.seed(),
+            step: sequence.generated() as u64,
+        },
+        bias: bias.added,
+        banned,
+        penalties: Penalties {
+            repetition: params.repetition_penalty,
+            presence: params.presence_penalty,
+            frequency: params.frequency_penalty,
+        },
+        counts,
+        top_logprobs: params.logprobs,
+    }
+}
+
+/// What a runner returned, in the scheduler's words.
+///
+/// # Errors
+/// A sentence where the output does not have the rows that were asked for.
+pub(crate) fn outcomes(plan: &StepPlan, output: StepOutput) -> Result<Vec<RunOutcome>, String> {
+    let asked = |run: &PlannedRun| run.scored.len() + usize::from(run.draws == Draws::Token);
+    let fits = plan.runs.len() == output.runs.len()
+        && plan.runs.iter().zip(&output.runs).all(|(run, rows)| asked(run) == rows.len());
+    if !fits {
+        return Err("the runner returned another number of rows than it was asked for".into());
+    }
+    let outcome = |(run, rows): (&PlannedRun, Vec<SampledRow>)| RunOutcome {
+        seq: run.seq,
+        rows: rows.into_iter().map(row_outcome).collect(),
+    };
+    Ok(plan.runs.iter().zip(output.runs).map(outcome).collect())
+}
+
+fn row_outcome(row: SampledRow) -> RowOutcome {
+    match row {
+        SampledRow::NonFinite => RowOutcome::NonFinite,
+        SampledRow::Token { chosen, top } => {
+            let plain = |t: perilune_backend::TopLogprob| TokenLogprob { id: t.id, logprob: t.logprob };
+            RowOutcome::Token(TokenLogprobs { chosen: plain(chosen), top: top.into_iter().map(plain).collect() })
+        }
+    }
+}
