@@ -1,1 +1,39 @@
-//! The perilune binary: HTTP in, token streams out.
+//! HTTP in, token streams out: everything behind the `perilune` binary, usable in-process.
+//!
+//! [`Server`] listens at once, loads a model meanwhile, serves and drains. A request's walk: `routes` (bytes to a checked,
+//! tokenised request) → the engine → `generation` (token events to pieces of text) → `chat_reply` / `completion_reply`
+//! (pieces to JSON) → whole, or through `sse`. No model or device code is here; `load` and `backend` join the crates
+//! that have it.
+
+pub mod app;
+pub mod backend;
+pub mod bench;
+pub mod bench_model;
+pub mod chat_cli;
+mod chat_reply;
+mod chat_request;
+pub mod cli;
+mod completion_reply;
+pub mod drain;
+pub mod error;
+mod generation;
+mod http;
+pub mod inspect;
+pub mod lifecycle;
+pub mod load;
+mod logprobs;
+pub mod metrics;
+pub mod model_dir;
+mod output_text;
+pub mod progress;
+mod request_id;
+mod routes;
+mod sampling;
+pub mod server;
+mod sse;
+mod usage;
+
+pub use app::{Served, Settings, TextSide};
+pub use drain::Shutdown;
+pub use error::{Overload, ServerError};
+pub use server::Server;

@@ -1,2 +1,101 @@
-//! The `perilune` binary.
-fn main() {}
+//! The `perilune` binary: reads the command line and hands over to the library.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::http::StatusCode;
+use clap::Parser;
+use perilune_server::cli::{ChatArgs, Cli, Command, ServeArgs};
+use perilune_server::lifecycle::Phase;
+use perilune_server::load::{LoadOptions, load};
+use perilune_server::model_dir::model_name;
+use perilune_server::progress::Show;
+use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("PERILUNE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let outcome = match cli.command {
+        None => serve(&cli.serve),
+        Some(Command::Serve(args)) => serve(&args),
+        Some(Command::Chat(args)) => chat(&args),
+        Some(Command::Inspect(args)) => inspect::inspect(&args).map(|report| print!("{report}")).map_err(Into::into),
+        Some(Command::Bench(args)) => bench::run(&args).map(|report| print!("{report}")).map_err(Into::into),
+        Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the network threads")
+}
+
+fn serve(args: &ServeArgs) -> Result<()> {
+    let mut options = LoadOptions::from_args(&args.model)?;
+    options.token_ids_only = args.skip_tokenizer_init;
+    let settings = settings(args, &options)?;
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        let server = Server::bind(SocketAddr::new(args.host, args.port), settings).await?;
+        server.shutdown().on_signals()?;
+        tracing::info!(model = %options.dir.display(), "listening on http://{}", server.local_addr());
+        server.run(move || load(&options, Show::Stderr)).await
+    });
+    // Loading that was interrupted is left behind.
+    runtime.shutdown_background();
+    Ok(outcome?)
+}
+
+fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
+    let model_names = match args.served_model_name.as_slice() {
+        [] => vec![model_name(&options.dir)],
+        names => names.to_vec(),
+    };
+    Ok(Settings {
+        model_names,
+        max_body_bytes: args.max_body_bytes,
+        overload: Overload {
+            status: StatusCode::from_u16(args.overload_status.code()).context("--overload-status")?,
+            retry_after_s: args.retry_after,
+        },
+        drain_timeout: Duration::from_secs(args.drain_timeout),
+        ping_interval: (args.ping_interval > 0).then(|| Duration::from_secs(args.ping_interval)),
+        stall_timeout: Duration::from_secs(args.stall_timeout),
+    })
+}
+
+/// Chats with `--url`, or with a local model served on a free local port.
+fn chat(args: &ChatArgs) -> Result<()> {
+    if let Some(url) = &args.url {
+        return Ok(chat_cli::chat(args, url)?);
+    }
+    let options = LoadOptions::from_args(&args.model)?;
+    let settings = Settings { model_names: vec![model_name(&options.dir)], ..Settings::default() };
+    let runtime = runtime()?;
+    let server = runtime.block_on(Server::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), settings))?;
+    let (addr, mut phase) = (server.local_addr(), server.app().lifecycle.watch());
+    let running = runtime.spawn(server.run(move || load(&options, Show::Stderr)));
+    let ready = runtime.block_on(async {
+        tokio::select! {
+            outcome = running => Err(outcome),
+            _ = phase.wait_for(|phase| *phase == Phase::Ready) => Ok(()),
+        }
+    });
+    match ready {
+        Ok(()) => {}
+        Err(outcome) => return Ok(outcome.context("the local server ended")??),
+    }
+    let outcome = chat_cli::chat(args, &format!("http://{addr}"));
+    runtime.shutdown_background();
+    Ok(outcome?)
+}

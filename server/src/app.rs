@@ -1,0 +1,205 @@
+//! What every request handler shares: settings, the loaded model, the process's phase, metrics.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use perilune_config::GenerationConfig;
+use perilune_engine::EngineHandle;
+use perilune_protocol::ErrorKind;
+use perilune_tokenizer::{ChatRenderer, Tokenizer};
+
+use crate::error::{ApiError, Overload};
+use crate::lifecycle::{InFlight, Lifecycle, Phase};
+use crate::metrics::Metrics;
+use crate::request_id::RequestIds;
+
+/// The application, shared by all handlers.
+pub type SharedApp = Arc<App>;
+
+/// What the operator chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Names the model answers to; the first is the one reported.
+    pub model_names: Vec<String>,
+    /// Largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// What a refusal for want of room looks like.
+    pub overload: Overload,
+    /// How long requests may go on once the process was told to end.
+    pub drain_timeout: Duration,
+    /// Silence after which a stream gets a comment; `None` for never.
+    pub ping_interval: Option<Duration>,
+    /// Time without a finished step after which the server calls itself stalled.
+    pub stall_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            model_names: vec!["perilune".to_owned()],
+            max_body_bytes: 64 << 20,
+            overload: Overload { status: StatusCode::SERVICE_UNAVAILABLE, retry_after_s: 1 },
+            drain_timeout: Duration::from_secs(30),
+            ping_interval: Some(Duration::from_secs(10)),
+            stall_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A loaded model: its engine, and its text side unless it is served on token ids alone.
+#[derive(Debug)]
+pub struct Served {
+    /// The engine.
+    pub engine: EngineHandle,
+    /// Tokens to text and back; `None` on token ids alone.
+    pub text: Option<TextSide>,
+    /// Sampling where a request says nothing.
+    pub defaults: GenerationConfig,
+    /// Most tokens of prompt and answer together.
+    pub context_length: usize,
+}
+
+/// What turns text into tokens and back.
+#[derive(Debug)]
+pub struct TextSide {
+    /// The vocabulary.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The chat format, or why there is none.
+    pub chat: Result<ChatRenderer, String>,
+}
+
+/// The application.
+#[derive(Debug)]
+pub struct App {
+    /// What the operator chose.
+    pub settings: Settings,
+    /// Phase and requests in flight.
+    pub lifecycle: Lifecycle,
+    /// Measurements.
+    pub metrics: Metrics,
+    /// Ids for requests that bring none.
+    pub request_ids: RequestIds,
+    /// Seconds since 1970 at the start.
+    pub created: u64,
+    served: Arc<OnceLock<Arc<Served>>>,
+}
+
+/// Leave to run one request.
+#[derive(Debug)]
+pub struct Admission {
+    /// The model.
+    pub served: Arc<Served>,
+    /// The place taken.
+    pub in_flight: InFlight,
+}
+
+impl App {
+    /// An application whose model is still to come.
+    pub fn new(settings: Settings) -> Self {
+        let served = Arc::new(OnceLock::new());
+        App {
+            settings,
+            lifecycle: Lifecycle::default(),
+            metrics: Metrics::new(served.clone()),
+            request_ids: RequestIds::default(),
+            created: now_s(),
+            served,
+        }
+    }
+
+    /// Hands the loaded model over; requests are served from now on.
+    pub fn publish(&self, served: Served) {
+        if self.served.set(Arc::new(served)).is_ok() {
+            self.lifecycle.ready();
+        }
+    }
+
+    /// The model, once it is loaded.
+    pub fn served(&self) -> Option<&Arc<Served>> {
+        self.served.get()
+    }
+
+    /// The name reported for the model.
+    pub fn model_name(&self) -> &str {
+        self.settings.model_names.first().map_or("perilune", String::as_str)
+    }
+
+    /// Lets a request for `model` in.
+    ///
+    /// # Errors
+    /// 503 while loading, draining or after a failure; 404 for an unknown model.
+    pub fn admit(&self, model: Option<&str>) -> Result<Admission, ApiError> {
+        let in_flight = self.lifecycle.enter();
+        let served = self.serving()?.clone();
+        if let Some(name) = model {
+            self.check_model(name)?;
+        }
+        Ok(Admission { served, in_flight })
+    }
+
+    /// The model, if requests are served now.
+    ///
+    /// # Errors
+    /// 503 with the reason.
+    pub fn serving(&self) -> Result<&Arc<Served>, ApiError> {
+        let overload = Overload { status: StatusCode::SERVICE_UNAVAILABLE, ..self.settings.overload };
+        match (self.lifecycle.phase(), self.served.get()) {
+            (Phase::Ready, Some(served)) => Ok(served),
+            (Phase::Loading | Phase::Ready, _) => Err(ApiError::overloaded(overload, "the model is being loaded")),
+            (Phase::Draining | Phase::Cut, _) => {
+                Err(ApiError::overloaded(overload, "the server is shutting down and takes no new requests"))
+            }
+            (Phase::Failed(reason), _) => Err(ApiError::new(overload.status, ErrorKind::ServerError, reason)),
+        }
+    }
+
+    /// Checks a model's name.
+    ///
+    /// # Errors
+    /// 404 naming it and what is served.
+    pub fn check_model(&self, name: &str) -> Result<(), ApiError> {
+        if self.settings.model_names.iter().any(|known| known == name) {
+            return Ok(());
+        }
+        let known = self.settings.model_names.join("`, `");
+        let short: String = name.chars().take(100).collect();
+        let message = format!("`model` is {short:?}; served here: `{known}`");
+        Err(ApiError::not_found(message).about(Some("model")).with_code("model_not_found"))
+    }
+
+    /// Whether there is work that has not moved for too long.
+    pub fn is_stalled(&self) -> bool {
+        let stalled_for = self.served.get().and_then(|served| served.engine.stats().stalled_for);
+        stalled_for.is_some_and(|time| time > self.settings.stall_timeout)
+    }
+}
+
+impl Served {
+    /// The text side.
+    ///
+    /// # Errors
+    /// 400 where the model is served on token ids alone.
+    pub fn text(&self, field: &str) -> Result<&TextSide, ApiError> {
+        self.text.as_ref().ok_or_else(|| {
+            let message = format!(
+                "`{field}` needs a tokenizer; this server runs on token ids alone (--skip-tokenizer-init): \
+                 send `prompt` as token ids to /v1/completions"
+            );
+            ApiError::invalid(message, Some(field))
+        })
+    }
+}
+
+impl TextSide {
+    /// A text side over `tokenizer`, with the chat format its vocabulary has.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let chat = ChatRenderer::new(tokenizer.clone()).map_err(|error| error.to_string());
+        TextSide { tokenizer, chat }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

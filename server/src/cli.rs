@@ -1,0 +1,273 @@
+//! The command line: subcommands and flags, each also readable from the environment (`PERILUNE_…`).
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::backend::BackendKind;
+
+/// Serves Kimi K3 and its relatives.
+#[derive(Debug, Parser)]
+#[command(name = "perilune", version, about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; without it, serve.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `serve`, for when it is not named.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// What the binary can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP.
+    Serve(Box<ServeArgs>),
+    /// Chat in the terminal, with a local model or a server.
+    Chat(Box<ChatArgs>),
+    /// Say what a checkpoint holds and what it needs.
+    Inspect(InspectArgs),
+    /// Measure prefill and decode speed.
+    Bench(Box<BenchArgs>),
+    /// Write a random checkpoint of a given configuration.
+    BenchModel(BenchModelArgs),
+}
+
+/// Which model, on what.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// Directory of the checkpoint; the shipped demo where absent.
+    #[arg(long, short, env = "PERILUNE_MODEL", value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// The device.
+    #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
+    pub backend: BackendKind,
+    /// Threads that compute; all cores this process may use where absent.
+    #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Most tokens of prompt and answer together; the model's own limit, as far as memory allows, where absent.
+    #[arg(long, env = "PERILUNE_CONTEXT_LENGTH", value_name = "TOKENS", value_parser = positive)]
+    pub context_length: Option<usize>,
+    /// Fraction of the device's memory to use, weights and caches together.
+    #[arg(long, env = "PERILUNE_MEM_FRACTION", value_name = "F", default_value_t = 0.8, value_parser = fraction)]
+    pub mem_fraction: f64,
+    /// Most prompt tokens computed in one step.
+    #[arg(long, env = "PERILUNE_CHUNKED_PREFILL_SIZE", value_name = "TOKENS", default_value_t = 512, value_parser = positive)]
+    pub chunked_prefill_size: usize,
+    /// Most sequences computed in one step.
+    #[arg(long, env = "PERILUNE_MAX_RUNNING_REQUESTS", value_name = "N", default_value_t = 32, value_parser = positive)]
+    pub max_running_requests: usize,
+    /// Most requests that may wait.
+    #[arg(long, env = "PERILUNE_MAX_QUEUED_REQUESTS", value_name = "N", default_value_t = 1024, value_parser = positive)]
+    pub max_queued_requests: usize,
+    /// Tokens per block of the latent cache.
+    #[arg(long, env = "PERILUNE_BLOCK_SIZE", value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
+    pub block_size: usize,
+    /// Do not read every weight once to check that it is finite.
+    #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
+    pub skip_weight_check: bool,
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The model's name in requests; the directory's name where absent. Several may be given.
+    #[arg(long, env = "PERILUNE_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',')]
+    pub served_model_name: Vec<String>,
+    /// Address to listen on.
+    #[arg(long, env = "PERILUNE_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub host: IpAddr,
+    /// Port to listen on; 0 picks a free one.
+    #[arg(long, short, env = "PERILUNE_PORT", default_value_t = 8000)]
+    pub port: u16,
+    /// Serve on token ids alone: prompts are id lists, answers are ids.
+    #[arg(long, env = "PERILUNE_SKIP_TOKENIZER_INIT")]
+    pub skip_tokenizer_init: bool,
+    /// Largest request body, in bytes.
+    #[arg(long, env = "PERILUNE_MAX_BODY_BYTES", value_name = "BYTES", default_value_t = 64 << 20, value_parser = positive)]
+    pub max_body_bytes: usize,
+    /// Status of a refusal because the queue is full.
+    #[arg(long, env = "PERILUNE_OVERLOAD_STATUS", value_enum, default_value_t = OverloadStatus::Unavailable)]
+    pub overload_status: OverloadStatus,
+    /// `Retry-After` of such a refusal, in seconds.
+    #[arg(long, env = "PERILUNE_RETRY_AFTER", value_name = "SECONDS", default_value_t = 1)]
+    pub retry_after: u64,
+    /// How long requests in flight may go on after SIGTERM, in seconds.
+    #[arg(long, env = "PERILUNE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    pub drain_timeout: u64,
+    /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
+    #[arg(long, env = "PERILUNE_PING_INTERVAL", value_name = "SECONDS", default_value_t = 10)]
+    pub ping_interval: u64,
+    /// Seconds without a finished step, with work to do, after which `/ready` says 503.
+    #[arg(long, env = "PERILUNE_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 120)]
+    pub stall_timeout: u64,
+}
+
+/// Status of a refusal because there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OverloadStatus {
+    /// 503 Service Unavailable
+    #[value(name = "503")]
+    Unavailable,
+    /// 429 Too Many Requests
+    #[value(name = "429")]
+    TooMany,
+    /// 529 Site is overloaded
+    #[value(name = "529")]
+    Overloaded,
+}
+
+impl OverloadStatus {
+    /// The number.
+    pub fn code(self) -> u16 {
+        match self {
+            OverloadStatus::Unavailable => 503,
+            OverloadStatus::TooMany => 429,
+            OverloadStatus::Overloaded => 529,
+        }
+    }
+}
+
+/// Flags of `chat`.
+#[derive(Debug, Clone, Args)]
+pub struct ChatArgs {
+    /// Which model, on what; not used with `--url`.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Chat with a server instead, e.g. http://127.0.0.1:8000.
+    #[arg(long, env = "PERILUNE_URL")]
+    pub url: Option<String>,
+    /// Instructions before the conversation.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// How hard to think: low, high, max, or none.
+    #[arg(long, value_name = "LEVEL")]
+    pub effort: Option<String>,
+    /// Temperature; the model's default where absent.
+    #[arg(long)]
+    pub temperature: Option<f64>,
+    /// Most tokens of an answer.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Seed.
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+/// Flags of `inspect`.
+#[derive(Debug, Clone, Args)]
+pub struct InspectArgs {
+    /// A checkpoint's directory, or a bare `config.json`; the shipped demo where absent.
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Tokens of a request to account for; the model's limit where absent.
+    #[arg(long, value_name = "TOKENS", value_parser = positive)]
+    pub context_length: Option<usize>,
+    /// List every tensor.
+    #[arg(long)]
+    pub tensors: bool,
+}
+
+/// Flags of `bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Sequences decoded together, one measurement each.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = positive)]
+    pub batch: Vec<usize>,
+    /// Prompt lengths, one measurement each.
+    #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_values_t = [128, 512], value_parser = positive)]
+    pub prompt: Vec<usize>,
+    /// Tokens decoded per sequence.
+    #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = positive)]
+    pub decode: usize,
+    /// Repetitions; medians are printed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
+    pub repeat: usize,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `bench-model`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchModelArgs {
+    /// The configuration to follow.
+    #[arg(value_name = "CONFIG_JSON")]
+    pub config: PathBuf,
+    /// Directory to write, made if absent.
+    #[arg(value_name = "DIR")]
+    pub out: PathBuf,
+    /// How routed experts are stored.
+    #[arg(long, value_enum, default_value_t = ExpertFormat::Bf16)]
+    pub experts: ExpertFormat,
+    /// Seed of the weights.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// How routed experts are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExpertFormat {
+    /// Two bytes a weight.
+    Bf16,
+    /// A little over half a byte a weight.
+    Mxfp4,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(value) if value > 0 => Ok(value),
+        _ => Err("it must be an integer from 1".to_owned()),
+    }
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err("it must be a number above 0 and at most 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_the_default() {
+        let cli = Cli::try_parse_from(["perilune", "--port", "0", "--mem-fraction", "0.5"]).unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!((cli.serve.port, cli.serve.model.mem_fraction), (0, 0.5));
+        let cli = Cli::try_parse_from(["perilune", "serve", "--threads", "2"]).unwrap();
+        assert!(matches!(cli.command, Some(Command::Serve(args)) if args.model.threads == Some(2)));
+    }
+
+    #[test]
+    fn bad_values_get_a_sentence() {
+        let cases = [
+            (["--mem-fraction", "1.5"], "above 0 and at most 1"),
+            (["--threads", "0"], "an integer from 1"),
+            (["--chunked-prefill-size", "-5"], "unexpected argument"),
+            (["--port", "70000"], "65535"),
+            (["--backend", "abacus"], "possible values"),
+            (["--overload-status", "200"], "possible values"),
+        ];
+        for (args, rule) in cases {
+            let error = Cli::try_parse_from(["perilune", args[0], args[1]]).unwrap_err().to_string();
+            assert!(error.contains(rule), "{args:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One choice being generated: engine events in, pieces of text out.
+//!
+//! This is the one place where tokens become text. Streams send each [`Piece`]; whole answers append them, so that both
+//! re-assemble to the same message. Stop strings act on the answer's text (in chat: on `content`, not on reasoning); a
+//! match ends the choice and drops the token stream, which aborts the sequence. Stop strings, like stop tokens, do not
+//! act on the first `min_tokens` tokens.
+
+use std::time::Instant;
+
+use futures_util::stream::{BoxStream, SelectAll, StreamExt, select_all, unfold};
+use perilune_engine::{FinishReason, TokenEvent, TokenLogprobs, TokenRole, TokenStream, Usage};
+use perilune_protocol::ErrorKind;
+use perilune_tensor::TokenId;
+use tokio::sync::watch;
+
+use crate::app::SharedApp;
+use crate::error::ApiError;
+use crate::lifecycle::{Phase, cut};
+use crate::output_text::{OutputText, TextStep};
+
+pub use perilune_tokenizer::ParsedToolCall;
+
+/// What an event added to a choice.
+#[derive(Debug, Clone, Default)]
+pub struct Piece {
+    /// Reasoning.
+    pub reasoning: String,
+    /// The answer.
+    pub content: String,
+    /// Complete tool calls.
+    pub tool_calls: Vec<ParsedToolCall>,
+    /// The tokens behind it, stop tokens included.
+    pub tokens: Vec<GeneratedToken>,
+    /// Log-probabilities of the prompt, once, before any token.
+    pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    /// Tokens of the choice so far.
+    pub counts: Counts,
+    /// Set in the last piece of a choice.
+    pub finish: Option<Finish>,
+}
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedToken {
+    /// Its id.
+    pub id: TokenId,
+    /// Where they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
+    /// Characters of output text before it, whatever a stop string cuts off later.
+    pub offset: usize,
+}
+
+/// Tokens of a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Generated.
+    pub completion: usize,
+    /// Generated before the reasoning was over.
+    pub reasoning: usize,
+    /// Of the prompt, not computed but reused.
+    pub cached: usize,
+}
+
+/// Why a choice ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended its message.
+    EndOfMessage,
+    /// A stop token that the client named.
+    StopToken(TokenId),
+    /// A stop string.
+    StopText(String),
+    /// `max_tokens`, or the end of the context.
+    Length,
+}
+
+impl Piece {
+    /// Puts a later piece of the same choice behind this one.
+    pub fn append(&mut self, later: Piece) {
+        self.reasoning.push_str(&later.reasoning);
+        self.content.push_str(&later.content);
+        self.tool_calls.extend(later.tool_calls);
+        self.tokens.extend(later.tokens);
+        self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
+        self.counts = later.counts;
+        self.finish = self.finish.take().or(later.finish);
+    }
+
+    fn add_text(&mut self, step: TextStep) -> Option<String> {
+        self.reasoning.push_str(&step.reasoning);
+        self.content.push_str(&step.content);
+        self.tool_calls.extend(step.tool_calls);
+        step.stopped_by
+    }
+}
+
+/// A choice being generated.
+pub struct Generation {
+    app: SharedApp,
+    phase: watch::Receiver<Phase>,
+    /// `None` once the choice is over.
+    tokens: Option<TokenStream>,
+    text: OutputText,
+    client_stops: Vec<TokenId>,
+    counts: Counts,
+    /// A stop token whose end is still to come.
+    held: Option<GeneratedToken>,
+    submitted: Instant,
+    last_token: Option<Instant>,
+}
+
+impl Generation {
+    /// A choice over the tokens of `stream`; `client_stops` are the stop tokens the client named.
+    pub fn new(app: SharedApp, stream: TokenStream, text: OutputText, client_stops: Vec<TokenId>) -> Self {
+        Generation {
+            phase: app.lifecycle.watch(),
+            app,
+            tokens: Some(stream),
+            text,
+            client_stops,
+            counts: Counts::default(),
+            held: None,
+            submitted: Instant::now(),
+            last_token: None,
+        }
+    }
+
+    /// The next piece; `None` after the one that finishes the choice, or after an error.
+    pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        loop {
+            let tokens = self.tokens.as_mut()?;
+            let event = tokio::select! {
+                biased;
+                event = tokens.next() => event,
+                () = cut(self.phase.clone()) => {
+                    self.tokens = None;
+                    return Some(Err(shut_down()));
+                }
+            };
+            let piece = match event {
+                Some(TokenEvent::PromptLogprobs(list)) => Piece { prompt_logprobs: Some(list), ..Piece::default() },
+                Some(TokenEvent::Token { id, role, logprobs }) => {
+                    let token = GeneratedToken { id, logprobs, offset: self.text.num_chars() };
+                    match self.token(token, role) {
+                        Some(piece) => piece,
+                        None => continue,
+                    }
+                }
+                Some(TokenEvent::Finished { reason, usage }) => match self.finished(reason, usage) {
+                    Ok(piece) => piece,
+                    Err(error) => return Some(Err(error)),
+                },
+                Some(TokenEvent::Failed { message }) => return Some(Err(self.failed(message))),
+                None => return Some(Err(self.failed("the engine has stopped".to_owned()))),
+            };
+            return Some(Ok(Piece { counts: self.counts, ..piece }));
+        }
+    }
+
+    /// The pieces as a stream, each with the choice's number.
+    pub fn pieces(self, index: usize) -> BoxStream<'static, (usize, Result<Piece, ApiError>)> {
+        unfold(self, move |mut this| async move { this.next().await.map(|piece| ((index, piece), this)) }).boxed()
+    }
+
+    fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
+        self.observe_token();
+        self.counts.completion += 1;
+        self.counts.reasoning += usize::from(self.text.is_reasoning());
+        if role == TokenRole::Stop {
+            self.held = Some(token);
+            return None;
+        }
+        let mut piece = Piece::default();
+        let stopped_by = piece.add_text(self.text.push(token.id));
+        piece.tokens.push(token);
+        if let Some(stop) = stopped_by {
+            self.end(&mut piece, Finish::StopText(stop));
+        }
+        Some(piece)
+    }
+
+    fn finished(&mut self, reason: FinishReason, usage: Usage) -> Result<Piece, ApiError> {
+        self.counts.cached = usage.cached_tokens;
+        let finish = match reason {
+            FinishReason::Stop { token } if self.client_stops.contains(&token) => Finish::StopToken(token),
+            FinishReason::Stop { .. } => Finish::EndOfMessage,
+            FinishReason::Length => Finish::Length,
+            FinishReason::Abort => return Err(self.failed("the request was aborted".to_owned())),
+        };
+        let mut piece = Piece { tokens: self.held.take().into_iter().collect(), ..Piece::default() };
+        let stopped_by = piece.add_text(self.text.finish());
+        self.end(&mut piece, stopped_by.map_or(finish, Finish::StopText));
+        Ok(piece)
+    }
+
+    fn end(&mut self, piece: &mut Piece, finish: Finish) {
+        self.tokens = None;
+        self.app.metrics.end_to_end(self.submitted.elapsed());
+        piece.finish = Some(finish);
+    }
+
+    fn failed(&mut self, message: String) -> ApiError {
+        self.tokens = None;
+        ApiError::server(message)
+    }
+
+    fn observe_token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => self.app.metrics.first_token(now - self.submitted),
+            Some(last) => self.app.metrics.inter_token(now - last),
+        }
+    }
+}
+
+/// Pieces of all choices of a request, as they come.
+pub type Pieces = SelectAll<BoxStream<'static, (usize, Result<Piece, ApiError>)>>;
+
+/// Runs the choices of a request side by side.
+pub fn side_by_side(choices: Vec<Generation>) -> Pieces {
+    select_all(choices.into_iter().enumerate().map(|(index, choice)| choice.pieces(index)))
+}
+
+/// Runs all choices to their ends; one finished piece per choice.
+///
+/// # Errors
+/// The first failure; the other choices are dropped with it.
+pub async fn collect(choices: Vec<Generation>) -> Result<Vec<Piece>, ApiError> {
+    let mut whole: Vec<Piece> = choices.iter().map(|_| Piece::default()).collect();
+    let mut pieces = side_by_side(choices);
+    while let Some((index, piece)) = pieces.next().await {
+        let piece = piece?;
+        if let Some(choice) = whole.get_mut(index) {
+            choice.append(piece);
+        }
+    }
+    Ok(whole)
+}
+
+fn shut_down() -> ApiError {
+    let message = "the server is shutting down and ended this request before it was finished";
+    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, ErrorKind::ServerError, message).with_code("shutdown")
+}

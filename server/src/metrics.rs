@@ -1,0 +1,154 @@
+//! What `/metrics` shows: requests and latencies counted here, the engine's own figures read at each scrape.
+//!
+//! Names begin with `perilune_`; counters end in `_total`; times are in seconds.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::app::Served;
+
+type Labels<const N: usize> = [(&'static str, String); N];
+type ModelCell = Arc<OnceLock<Arc<Served>>>;
+
+/// Bounds of latency buckets, in seconds.
+const LATENCY_S: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
+
+/// All measurements of a server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    responses: Family<Labels<2>, Counter>,
+    first_token: Histogram,
+    inter_token: Histogram,
+    end_to_end: Histogram,
+}
+
+impl Metrics {
+    /// Measurements of the model that `served` will hold.
+    pub(crate) fn new(served: ModelCell) -> Self {
+        let mut registry = Registry::with_prefix("perilune");
+        let latency = || Histogram::new(LATENCY_S);
+        let this = Metrics {
+            responses: Family::default(),
+            first_token: latency(),
+            inter_token: latency(),
+            end_to_end: latency(),
+            registry: Registry::default(),
+        };
+        registry.register("http_responses", "HTTP responses by route and status", this.responses.clone());
+        let times = [
+            ("time_to_first_token_seconds", "From submission to the first token", &this.first_token),
+            ("inter_token_latency_seconds", "Between two tokens of one choice", &this.inter_token),
+            ("e2e_request_latency_seconds", "From submission to the last token", &this.end_to_end),
+        ];
+        for (name, help, histogram) in times {
+            registry.register(name, help, histogram.clone());
+        }
+        registry.register_collector(Box::new(EngineFigures(served)));
+        Metrics { registry, ..this }
+    }
+
+    /// Counts a response.
+    pub fn count_response(&self, route: &str, status: u16) {
+        let labels = [("route", route.to_owned()), ("status", status.to_string())];
+        self.responses.get_or_create(&labels).inc();
+    }
+
+    /// Notes the time from submission to the first token.
+    pub fn first_token(&self, time: Duration) {
+        self.first_token.observe(time.as_secs_f64());
+    }
+
+    /// Notes the time between two tokens.
+    pub fn inter_token(&self, time: Duration) {
+        self.inter_token.observe(time.as_secs_f64());
+    }
+
+    /// Notes the time from submission to the end.
+    pub fn end_to_end(&self, time: Duration) {
+        self.end_to_end.observe(time.as_secs_f64());
+    }
+
+    /// Everything in the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// When a figure cannot be written, which would be a fault of the exporter.
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+}
+
+/// Reads the engine's figures at each scrape.
+#[derive(Debug)]
+struct EngineFigures(ModelCell);
+
+impl Collector for EngineFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let Some(served) = self.0.get() else { return Ok(()) };
+        let stats = served.engine.stats();
+        let gauges = [
+            ("requests_running", "Sequences that hold a state slot", stats.running),
+            ("requests_waiting", "Requests that wait, preempted ones included", stats.waiting),
+            ("kv_blocks_used", "Blocks of the latent cache in use", stats.blocks_used),
+            ("kv_blocks", "Blocks of the latent cache", stats.blocks_total),
+            ("state_slots_used", "KDA state slots in use", stats.slots_used),
+            ("state_slots", "KDA state slots", stats.slots_total),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        let counters = [
+            ("steps", "Steps computed", stats.steps),
+            ("prompt_tokens", "Prompt tokens of accepted requests", stats.prompt_tokens),
+            ("prefilled_tokens", "Tokens computed in prefill, recomputed ones included", stats.prefilled_tokens),
+            ("generation_tokens", "Tokens generated", stats.generated_tokens),
+            ("preemptions", "Sequences that gave up their memory to an earlier one", stats.preemptions),
+            ("corrupted_requests", "Requests that ended because of non-finite logits", stats.corrupted_requests),
+        ];
+        for (name, help, value) in counters {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        }
+        let by_reason = [
+            ("stop", stats.finished.stop),
+            ("length", stats.finished.length),
+            ("abort", stats.finished.abort),
+            ("error", stats.finished.failed),
+        ];
+        let help = "Requests that ended, by reason";
+        let mut family = encoder.encode_descriptor("requests_finished", help, None, MetricType::Counter)?;
+        for (reason, count) in by_reason {
+            ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_what_was_counted() {
+        let metrics = Metrics::new(ModelCell::default());
+        metrics.count_response("/health", 200);
+        metrics.count_response("/health", 200);
+        metrics.first_token(Duration::from_millis(20));
+        let page = metrics.render().unwrap();
+        assert!(page.contains("perilune_http_responses_total{route=\"/health\",status=\"200\"} 2"), "{page}");
+        assert!(page.contains("perilune_time_to_first_token_seconds_count 1"), "{page}");
+        assert!(page.ends_with("# EOF\n"), "{page}");
+    }
+}

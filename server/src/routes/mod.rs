@@ -1,0 +1,69 @@
+//! The HTTP routes, one file each, and what they share: reading a bounded body, leaving the reactor for text work.
+
+pub mod chat;
+pub mod completions;
+pub mod health;
+pub mod models;
+pub mod tokenize;
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use perilune_protocol::ErrorKind;
+use perilune_tensor::TokenId;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::request_id::RequestId;
+
+/// The id of the request at hand.
+pub(crate) fn request_id(request: &Request) -> String {
+    request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone())
+}
+
+/// Reads a body of at most the configured size; a longer one is refused by its claim, before it is read.
+pub(crate) async fn read_body(app: &App, request: Request) -> Result<Bytes, ApiError> {
+    let limit = app.settings.max_body_bytes;
+    let too_large = || {
+        let message = format!("the body is larger than {limit} bytes (--max-body-bytes)");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequestError, message)
+    };
+    let claim = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if claim.and_then(|claim| claim.parse::<u64>().ok()).is_some_and(|claim| claim > limit as u64) {
+        return Err(too_large());
+    }
+    match to_bytes(request.into_body(), limit).await {
+        Ok(body) => Ok(body),
+        Err(error) if is_length_limit(&error) => Err(too_large()),
+        Err(error) => Err(ApiError::invalid(format!("the body could not be read: {error}"), None)),
+    }
+}
+
+/// Runs parsing, rendering and tokenising on a thread that may block, so that a large request delays no other.
+pub(crate) async fn off_reactor<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => {
+            tracing::error!(%error, "a request could not be prepared");
+            Err(ApiError::server("the request could not be prepared; the fault is the server's"))
+        }
+    }
+}
+
+/// Ids as the engine takes them.
+pub(crate) fn token_ids(ids: Vec<u32>) -> Vec<TokenId> {
+    ids.into_iter().map(TokenId).collect()
+}
+
+fn is_length_limit(error: &axum::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if inner.to_string().contains("length limit exceeded") {
+            return true;
+        }
+        source = inner.source();
+    }
+    false
+}
