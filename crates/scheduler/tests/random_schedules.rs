@@ -1,0 +1,329 @@
+//! Random requests, pools, limits and aborts against what each request alone gives.
+#![allow(clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod toy_model;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use perilune_cache::{CacheManager, CacheSizes};
+use perilune_sampling::{SamplingParams, TokenLogprobs};
+use perilune_scheduler::{
+    Draws, EventKind, FinishReason, RowOutcome, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest,
+    StepPlan,
+};
+use perilune_tensor::TokenId;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use toy_model::{EOS, ToyModel, VOCAB, digest, draw, logprobs, oracle, prompt_logprobs};
+
+/// One request of a schedule.
+#[derive(Debug, Clone)]
+struct Plan {
+    prompt: Vec<TokenId>,
+    params: SamplingParams,
+    seed: u64,
+    /// Step at which it arrives.
+    arrival: usize,
+    /// Steps after which its caller leaves.
+    patience: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Schedule {
+    requests: Vec<Plan>,
+    config: SchedulerConfig,
+    sizes: CacheSizes,
+}
+
+fn request() -> impl Strategy<Value = Plan> {
+    let prompt = prop::collection::vec((1..VOCAB).prop_map(TokenId), 1..40);
+    let limits = (0usize..30, 0usize..6, any::<bool>(), prop::option::of(Just(0usize)));
+    let when = (0usize..60, prop::option::weighted(0.2, 0usize..40));
+    (prompt, limits, any::<u64>(), when).prop_map(|(prompt, limits, seed, (arrival, patience))| {
+        let (max_tokens, min_tokens, ignore_eos, prompt_logprobs) = limits;
+        let params = SamplingParams {
+            max_tokens: Some(max_tokens),
+            min_tokens: min_tokens.min(max_tokens),
+            ignore_eos,
+            prompt_logprobs,
+            logprobs: Some(0),
+            ..SamplingParams::default()
+        };
+        Plan { prompt, params, seed, arrival, patience }
+    })
+}
+
+fn config(
+    (max_running, chunked_prefill_size, max_prompt_logit_rows): (usize, usize, usize),
+    context_length: usize,
+) -> SchedulerConfig {
+    SchedulerConfig { max_running, chunked_prefill_size, max_prompt_logit_rows, context_length, eos_ids: vec![EOS] }
+}
+
+fn schedule() -> impl Strategy<Value = Schedule> {
+    let limits = (1usize..6, 1usize..24, 1usize..8);
+    let sizes = (1usize..6, 0u32..40, 1u32..6);
+    (prop::collection::vec(request(), 1..14), limits, sizes).prop_map(|(requests, limits, sizes)| {
+        let (max_running, chunked_prefill_size, max_prompt_logit_rows) = limits;
+        let longest = requests.iter().map(|r| r.prompt.len() + r.params.max_tokens.unwrap_or(0)).max().unwrap_or(1);
+        let (block_size, spare, num_slots) = sizes;
+        // Just enough for the longest request, and a little more: so that memory runs out all the time.
+        let num_blocks = longest.div_ceil(block_size) as u32 + spare;
+        Schedule {
+            requests,
+            config: config((max_running, chunked_prefill_size, max_prompt_logit_rows), longest),
+            sizes: CacheSizes { block_size, num_blocks, num_slots },
+        }
+    })
+}
+
+/// What one request's caller has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    prompt: Option<Vec<Option<TokenLogprobs>>>,
+    tokens: Vec<TokenId>,
+    logprobs: Vec<TokenLogprobs>,
+    finish: Option<FinishReason>,
+}
+
+struct World {
+    schedule: Schedule,
+    scheduler: Scheduler,
+    cache: CacheManager,
+    model: ToyModel,
+    seen: BTreeMap<SeqId, Seen>,
+    /// Tokens of each sequence that are in its memory.
+    computed: BTreeMap<SeqId, usize>,
+    preemptions: usize,
+}
+
+impl World {
+    fn new(schedule: Schedule) -> Self {
+        let sizes = schedule.sizes;
+        World {
+            scheduler: Scheduler::new(schedule.config.clone()),
+            cache: CacheManager::new(sizes),
+            model: ToyModel::new(sizes.block_size, sizes.num_blocks as usize, sizes.num_slots as usize),
+            seen: BTreeMap::new(),
+            computed: BTreeMap::new(),
+            preemptions: 0,
+            schedule,
+        }
+    }
+
+    /// Runs until everything has ended; each step must bring something forward, so the number of steps is bounded.
+    fn run(&mut self) {
+        let mut order: Vec<_> = (0..self.schedule.requests.len()).collect();
+        order.sort_by_key(|&i| self.schedule.requests[i].arrival);
+        let mut arrived = Vec::new();
+        for step in 0.. {
+            assert!(step < 200_000, "no end in sight");
+            while let Some(&i) = order.get(arrived.len()).filter(|&&i| self.schedule.requests[i].arrival <= step) {
+                self.add(SeqId(arrived.len() as u64), i);
+                arrived.push(i);
+            }
+            for (id, &i) in arrived.iter().enumerate() {
+                let Plan { arrival, patience, .. } = self.schedule.requests[i];
+                let leaves = patience.is_some_and(|p| arrival + p == step);
+                if let Some(event) = leaves.then(|| self.scheduler.abort(SeqId(id as u64))).flatten() {
+                    self.see(event.seq, event.kind);
+                }
+            }
+            self.step();
+            if self.scheduler.is_idle() && arrived.len() == order.len() {
+                break;
+            }
+        }
+        for (id, i) in arrived.into_iter().enumerate() {
+            self.check_end(SeqId(id as u64), i);
+        }
+        let usage = self.cache.usage();
+        assert_eq!((usage.blocks_used, usage.slots_used), (0, 0), "memory was not returned");
+    }
+
+    fn add(&mut self, id: SeqId, i: usize) {
+        let Plan { prompt, params, seed, .. } = self.schedule.requests[i].clone();
+        self.scheduler.add(SequenceRequest { id, prompt, params, seed });
+        self.seen.insert(id, Seen::default());
+        self.computed.insert(id, 0);
+    }
+
+    fn step(&mut self) {
+        let ready = self.decode_ready();
+        let plan = self.scheduler.plan(&mut self.cache);
+        self.check_plan(&plan, &ready);
+        self.preemptions += plan.preempted.len();
+        plan.fresh_slots.iter().for_each(|&slot| self.model.zero_slot(slot));
+        let outcomes = (0..plan.runs.len()).map(|i| self.compute(&plan, i)).collect();
+        for event in self.scheduler.commit(&plan, outcomes) {
+            self.see(event.seq, event.kind);
+        }
+    }
+
+    fn compute(&mut self, plan: &StepPlan, i: usize) -> RunOutcome {
+        let run = &plan.runs[i];
+        let seq = self.scheduler.running(run.seq).expect("planned");
+        let held = seq.cache().expect("it runs");
+        let start = run.tokens.start;
+        let digests = self.model.run(&seq.tokens()[run.tokens.clone()], start, (held.slot(), held.blocks()));
+        let scores = run.scored.clone().map(|p| logprobs(digests[p - start], seq.tokens()[p + 1]));
+        let mut rows: Vec<_> = scores.map(RowOutcome::Token).collect();
+        if run.draws == Draws::Token {
+            let after = *digests.last().expect("at least one token");
+            let id = draw(after, (seq.seed(), seq.generated()), seq.banned());
+            rows.push(RowOutcome::Token(logprobs(after, id)));
+        }
+        RunOutcome { seq: run.seq, rows }
+    }
+
+    /// Running sequences that need one step per token now.
+    fn decode_ready(&self) -> BTreeSet<SeqId> {
+        let seqs = self.seen.iter().filter_map(|(&id, seen)| Some((self.scheduler.running(id)?, seen)));
+        let ready = seqs.filter(|(seq, seen)| {
+            seq.generated() > 0 && self.computed[&seq.id()] + 1 == seq.tokens().len() && seen.finish.is_none()
+        });
+        ready.map(|(seq, _)| seq.id()).collect()
+    }
+
+    fn check_plan(&mut self, plan: &StepPlan, ready: &BTreeSet<SeqId>) {
+        let config = &self.schedule.config;
+        let (decodes, chunks): (Vec<_>, Vec<_>) = plan.runs.iter().partition(|run| ready.contains(&run.seq));
+        assert!(decodes.iter().all(|run| run.tokens.len() == 1));
+        let is_last = |seq: SeqId, run: &std::ops::Range<usize>| {
+            let seq = self.scheduler.running(seq).expect("planned");
+            seq.generated() > 0 && run.end == seq.tokens().len() && run.len() == 1
+        };
+        let prefilled: usize =
+            chunks.iter().filter(|run| !is_last(run.seq, &run.tokens)).map(|run| run.tokens.len()).sum();
+        assert!(prefilled <= config.chunked_prefill_size, "prefill budget");
+        assert!(
+            plan.runs.iter().map(|run| run.scored.len()).sum::<usize>() <= config.max_prompt_logit_rows,
+            "score rows"
+        );
+        assert!(self.scheduler.num_running() <= config.max_running, "running limit");
+        let mut once = BTreeSet::new();
+        assert!(plan.runs.iter().all(|run| once.insert(run.seq)), "one run per sequence");
+        // Decodes wait for memory only, never for prefills.
+        for id in ready.iter().filter(|id| !once.contains(id)) {
+            assert!(plan.preempted.contains(id), "{id} was ready to decode and had to wait");
+        }
+        // Something moves whenever anything is there.
+        assert!(!plan.runs.is_empty() || self.scheduler.is_idle(), "nothing was planned");
+        for id in &plan.preempted {
+            self.computed.insert(*id, 0);
+        }
+        for run in &plan.runs {
+            let computed = self.computed.entry(run.seq).or_default();
+            assert_eq!(run.tokens.start, *computed, "positions must follow each other");
+            *computed = run.tokens.end;
+        }
+    }
+
+    fn see(&mut self, id: SeqId, kind: EventKind) {
+        let seen = self.seen.get_mut(&id).expect("known");
+        assert!(seen.finish.is_none(), "{id} went on after its end: {kind:?}");
+        match kind {
+            EventKind::PromptLogprobs(list) => {
+                assert!(seen.prompt.replace(list).is_none() && seen.tokens.is_empty(), "once, and before any token");
+            }
+            EventKind::Token { id, logprobs, .. } => {
+                seen.tokens.push(id);
+                seen.logprobs.extend(logprobs);
+            }
+            EventKind::Finished { reason, usage } => {
+                assert_eq!(usage.completion_tokens, seen.tokens.len());
+                seen.finish = Some(reason);
+            }
+            EventKind::Corrupt => panic!("nothing corrupt here"),
+        }
+    }
+
+    fn check_end(&self, id: SeqId, i: usize) {
+        let Plan { prompt, params, seed, patience, .. } = &self.schedule.requests[i];
+        let (tokens, reason) = oracle(prompt, params, (*seed, usize::MAX));
+        let seen = &self.seen[&id];
+        let finish = seen.finish.expect("every request ends");
+        if finish == FinishReason::Abort {
+            assert!(patience.is_some());
+            assert!(tokens.starts_with(&seen.tokens), "{id}: {:?} is not the beginning of {tokens:?}", seen.tokens);
+        } else {
+            assert_eq!((&seen.tokens, finish), (&tokens, reason), "{id}");
+            let wanted = params.prompt_logprobs.map(|_| prompt_logprobs(prompt, 0..prompt.len()));
+            assert_eq!(seen.prompt, wanted);
+        }
+        let all: Vec<_> = prompt.iter().chain(&seen.tokens).copied().collect();
+        let after = |n: usize| logprobs(digest(&all[..prompt.len() + n]), seen.tokens[n]);
+        assert_eq!(seen.logprobs, (0..seen.tokens.len()).map(after).collect::<Vec<_>>());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 600,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(3),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_request_gets_what_it_would_get_alone(schedule in schedule()) {
+        World::new(schedule).run();
+    }
+}
+
+fn plain(prompt_len: usize, max_tokens: usize) -> Plan {
+    let (max_tokens, logprobs) = (Some(max_tokens), Some(0));
+    let params = SamplingParams { max_tokens, logprobs, ignore_eos: true, ..SamplingParams::default() };
+    let prompt = (0..prompt_len).map(|i| TokenId(1 + i as u32 % (VOCAB - 1))).collect();
+    Plan { prompt, params, seed: 5, arrival: 0, patience: None }
+}
+
+fn world(requests: Vec<Plan>, num_blocks: u32) -> World {
+    let config = config((8, 16, 4), 4 * num_blocks as usize);
+    World::new(Schedule { requests, config, sizes: CacheSizes { block_size: 4, num_blocks, num_slots: 8 } })
+}
+
+#[test]
+fn three_long_requests_in_memory_for_two_preempt_and_still_agree() {
+    let mut world = world(vec![plain(8, 60), plain(9, 60), plain(10, 60)], 36);
+    world.run();
+    assert!(world.preemptions > 0, "memory was meant to run out");
+}
+
+#[test]
+fn hundreds_of_requests_in_memory_for_little_more_than_one_all_finish() {
+    let requests = (0..200).map(|i| plain(1 + i % 37, 1 + i % 11)).collect();
+    let mut world = world(requests, 13);
+    world.run();
+    assert!(world.seen.values().all(|seen| seen.finish == Some(FinishReason::Length)));
+}
+
+#[test]
+fn a_corrupt_sequence_ends_alone() {
+    let mut world = world(vec![plain(3, 5), plain(4, 5)], 20);
+    world.add(SeqId(0), 0);
+    world.add(SeqId(1), 1);
+    let plan = world.scheduler.plan(&mut world.cache);
+    let outcomes = vec![
+        RunOutcome { seq: SeqId(0), rows: vec![RowOutcome::Token(logprobs(0, TokenId(3)))] },
+        RunOutcome { seq: SeqId(1), rows: vec![RowOutcome::NonFinite] },
+    ];
+    let events = world.scheduler.commit(&plan, outcomes);
+    let kinds: Vec<_> = events.iter().map(|event| (event.seq, &event.kind)).collect();
+    assert!(matches!(kinds[..], [(SeqId(0), EventKind::Token { .. }), (SeqId(1), EventKind::Corrupt)]), "{kinds:?}");
+    assert!(world.scheduler.running(SeqId(0)).is_some() && world.scheduler.running(SeqId(1)).is_none());
+    assert_eq!(world.cache.usage().slots_used, 1);
+}
+
+#[test]
+fn decode_goes_on_while_a_long_prompt_is_read() {
+    let mut world = world(vec![plain(2, 30), plain(160, 1)], 200);
+    world.add(SeqId(0), 0);
+    world.step();
+    world.add(SeqId(1), 1);
+    for _ in 0..10 {
+        world.step();
+    }
+    assert_eq!(world.seen[&SeqId(0)].tokens.len(), 11, "one token per step");
+    assert_eq!(world.seen[&SeqId(1)].finish, Some(FinishReason::Length), "160 tokens in ten steps of 16");
+}
