@@ -123,9 +123,7 @@ impl ApiError {
         let message = error.to_string();
         match error {
             SubmitError::QueueFull { .. } | SubmitError::Draining => ApiError::overloaded(overload, message),
-            SubmitError::Dead { .. } => {
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::ServerError, message)
-            }
+            SubmitError::Dead { .. } => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::ServerError, message),
             SubmitError::PromptTooLong { .. } => ApiError::invalid(message, None).with_code("context_length_exceeded"),
             SubmitError::Invalid(error) => error.clone().into(),
             SubmitError::EmptyPrompt | SubmitError::UnknownToken { .. } => ApiError::invalid(message, Some("prompt")),

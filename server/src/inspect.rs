@@ -78,8 +78,12 @@ impl Report {
             );
             self.row("experts", experts);
         }
-        let residual = config.attn_res_block_size.map_or("plain".to_owned(), |block| format!("attention over blocks of {block}"));
-        self.row("width", format!("hidden {}, vocabulary {}, residual {residual}", config.hidden_size, config.vocab_size));
+        let residual =
+            config.attn_res_block_size.map_or("plain".to_owned(), |block| format!("attention over blocks of {block}"));
+        self.row(
+            "width",
+            format!("hidden {}, vocabulary {}, residual {residual}", config.hidden_size, config.vocab_size),
+        );
         let count = config.parameters();
         self.row("parameters", format!("{} total, {} active per token", number(count.total), number(count.active)));
     }
@@ -98,7 +102,10 @@ impl Report {
             entry.1 += spec.size_bytes() as u64;
         }
         let files = source.files().len();
-        self.row("weights", format!("{} in {files} file{}", size(checkpoint.size_bytes()), if files == 1 { "" } else { "s" }));
+        self.row(
+            "weights",
+            format!("{} in {files} file{}", size(checkpoint.size_bytes()), if files == 1 { "" } else { "s" }),
+        );
         for (kind, (count, bytes)) in by_type {
             self.row("", format!("{kind}: {count} tensors, {}", size(bytes)));
         }
@@ -229,7 +236,9 @@ mod tests {
     #[test]
     fn the_demo_from_its_files() {
         let text = report("models/demo");
-        for part in ["8: 6 KDA, 2 MLA; 1 dense, 7 with experts", "in 1 file", "MXFP4: 672 tensors", "fits, with room for"] {
+        for part in
+            ["8: 6 KDA, 2 MLA; 1 dense, 7 with experts", "in 1 file", "MXFP4: 672 tensors", "fits, with room for"]
+        {
             assert!(text.contains(part), "{part} is missing from\n{text}");
         }
     }

@@ -16,7 +16,8 @@ pub fn default_model() -> Result<PathBuf, ServerError> {
     let source_tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let binary = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let places = [Some(PathBuf::new()), Some(source_tree), binary];
-    let found = places.into_iter().flatten().map(|place| place.join(DEMO)).find(|dir| dir.join("config.json").is_file());
+    let found =
+        places.into_iter().flatten().map(|place| place.join(DEMO)).find(|dir| dir.join("config.json").is_file());
     found.ok_or_else(|| ServerError::Flag {
         flag: "--model",
         value: "not given".to_owned(),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use perilune_tensor::TokenId;
-use perilune_tokenizer::{IncrementalDecoder, OutputDelta, OutputParser, ParsedToolCall, SpecialTokens, StopMatcher, Tokenizer};
+use perilune_tokenizer::{
+    IncrementalDecoder, OutputDelta, OutputParser, ParsedToolCall, SpecialTokens, StopMatcher, Tokenizer,
+};
 
 use crate::error::ApiError;
 
@@ -93,7 +95,9 @@ impl OutputText {
         let mut step = match &mut self.source {
             Source::Chat(parser) => from_delta(parser.push(token)),
             // An id beyond the tokenizer's vocabulary (padding of the model's) has no text.
-            Source::Plain(decoder) => TextStep { content: decoder.push(token).unwrap_or_default(), ..Default::default() },
+            Source::Plain(decoder) => {
+                TextStep { content: decoder.push(token).unwrap_or_default(), ..Default::default() }
+            }
             Source::Ids => TextStep::default(),
         };
         self.count(&step);

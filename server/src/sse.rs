@@ -48,9 +48,7 @@ pub struct Streamed<C> {
 pub fn respond<C: Chunks>(streamed: Streamed<C>, ping: Option<Duration>) -> Response {
     let events = events(streamed).map(|data| Ok::<_, Infallible>(Event::default().data(data)));
     match ping {
-        Some(interval) => {
-            Sse::new(events).keep_alive(KeepAlive::new().interval(interval).text("ping")).into_response()
-        }
+        Some(interval) => Sse::new(events).keep_alive(KeepAlive::new().interval(interval).text("ping")).into_response(),
         None => Sse::new(events).into_response(),
     }
 }

@@ -81,7 +81,11 @@ impl Prepared {
             tokenizer: served.text.as_ref().map(|text| text.tokenizer.clone()),
             n: options.n,
             extras,
-            prompts: request.prompts.into_iter().map(|prompt| prompt_text(&admission, prompt, extras)).collect::<Result<_, _>>()?,
+            prompts: request
+                .prompts
+                .into_iter()
+                .map(|prompt| prompt_text(&admission, prompt, extras))
+                .collect::<Result<_, _>>()?,
         };
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };

@@ -1,0 +1,49 @@
+//! Which device computes: one match arm per backend.
+
+use clap::ValueEnum;
+use perilune_backend::Backend;
+use perilune_cpu::{CpuBackend, CpuOptions};
+
+use crate::error::ServerError;
+
+/// A device that can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BackendKind {
+    /// The processor.
+    Cpu,
+}
+
+/// What is done with a device once it is known which one it is.
+pub trait WithBackend {
+    /// What comes of it.
+    type Output;
+    /// The work.
+    ///
+    /// # Errors
+    /// Whatever the work fails with.
+    fn run<B: Backend>(self, backend: B) -> Result<Self::Output, ServerError>;
+}
+
+impl BackendKind {
+    /// Starts the device and hands it over.
+    ///
+    /// # Errors
+    /// `Backend` where it cannot be started; what the work fails with.
+    pub fn with<W: WithBackend>(self, threads: Option<usize>, work: W) -> Result<W::Output, ServerError> {
+        match self {
+            BackendKind::Cpu => work.run(CpuBackend::new(CpuOptions { threads, ..CpuOptions::default() })?),
+        }
+    }
+}
+
+/// Memory of a device in bytes; 0 where it cannot be asked.
+pub fn device_memory_bytes(kind: BackendKind) -> u64 {
+    struct Ask;
+    impl WithBackend for Ask {
+        type Output = u64;
+        fn run<B: Backend>(self, backend: B) -> Result<u64, ServerError> {
+            Ok(backend.info().memory_bytes as u64)
+        }
+    }
+    kind.with(Some(1), Ask).unwrap_or(0)
+}

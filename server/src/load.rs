@@ -1,0 +1,218 @@
+//! From a directory to a running engine: configuration, tensors, tokenizer, pools.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use perilune_backend::Backend;
+use perilune_config::{GenerationConfig, ModelConfig};
+use perilune_engine::{Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, size_pools};
+use perilune_model::{Kimi, ModelError};
+use perilune_tensor::TokenId;
+use perilune_tokenizer::{ChatRenderer, Tokenizer};
+use perilune_weights::{Checkpoint, SafetensorsDir, check_finite};
+
+use crate::app::{Served, TextSide};
+use crate::backend::{BackendKind, WithBackend};
+use crate::cli::ModelArgs;
+use crate::error::ServerError;
+use crate::model_dir::default_model;
+use crate::progress::{LoadProgress, Show};
+
+/// Context where neither the operator nor the checkpoint says.
+const DEFAULT_CONTEXT: usize = 32_768;
+/// Prompt positions scored in one step: their logits are the largest activations there are.
+const MAX_PROMPT_LOGIT_ROWS: usize = 64;
+
+/// What to load, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadOptions {
+    /// The checkpoint.
+    pub dir: PathBuf,
+    /// The device.
+    pub backend: BackendKind,
+    /// Threads that compute; `None` for all cores.
+    pub threads: Option<usize>,
+    /// Most tokens of prompt and answer together; `None` for the model's own limit as far as memory allows.
+    pub context_length: Option<usize>,
+    /// Fraction of the device's memory to use, weights and caches together.
+    pub mem_fraction: f64,
+    /// Most prompt tokens of a step.
+    pub chunked_prefill_size: usize,
+    /// Most sequences of a step.
+    pub max_running_requests: usize,
+    /// Most requests that wait.
+    pub max_queued_requests: usize,
+    /// Tokens per block of the latent cache.
+    pub block_size: usize,
+    /// Whether every weight is read once and checked.
+    pub weight_check: WeightCheck,
+    /// Load no tokenizer.
+    pub token_ids_only: bool,
+}
+
+/// Whether weights are checked to be finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightCheck {
+    /// Every value.
+    Full,
+    /// Shapes only.
+    Off,
+}
+
+impl LoadOptions {
+    /// The options that flags ask for.
+    ///
+    /// # Errors
+    /// `Flag` where no model is named and the demo is not here.
+    pub fn from_args(args: &ModelArgs) -> Result<Self, ServerError> {
+        let dir = match &args.model {
+            Some(dir) => dir.clone(),
+            None => default_model()?,
+        };
+        Ok(LoadOptions {
+            dir,
+            backend: args.backend,
+            threads: args.threads,
+            context_length: args.context_length,
+            mem_fraction: args.mem_fraction,
+            chunked_prefill_size: args.chunked_prefill_size,
+            max_running_requests: args.max_running_requests,
+            max_queued_requests: args.max_queued_requests,
+            block_size: args.block_size,
+            weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
+            token_ids_only: false,
+        })
+    }
+}
+
+/// Loads a checkpoint and starts its engine.
+///
+/// # Errors
+/// What is wrong with configuration, tensors, tokenizer or memory, in a sentence.
+pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
+    let config = ModelConfig::from_dir(&options.dir)?;
+    let defaults = GenerationConfig::from_dir(&options.dir)?;
+    let text = if options.token_ids_only { None } else { Some(text_side(options, &config)?) };
+    let eos_ids = eos_ids(&config, &defaults, text.as_ref());
+    let work = LoadModel { options, config: &config, eos_ids, show };
+    let engine = options.backend.with(options.threads, work)?;
+    let context_length = engine.context_length();
+    Ok(Served { engine, text, defaults, context_length })
+}
+
+fn text_side(options: &LoadOptions, config: &ModelConfig) -> Result<TextSide, ServerError> {
+    let tokenizer = Arc::new(Tokenizer::from_dir(&options.dir)?);
+    if tokenizer.vocab_size() > config.vocab_size {
+        return Err(ServerError::Flag {
+            flag: "--model",
+            value: options.dir.display().to_string(),
+            rule: format!(
+                "its tokenizer has {} tokens, but the model has rows for {}",
+                tokenizer.vocab_size(),
+                config.vocab_size
+            ),
+        });
+    }
+    let chat = ChatRenderer::new(tokenizer.clone()).map_err(|error| error.to_string());
+    Ok(TextSide { tokenizer, chat })
+}
+
+/// Whatever any of the three files calls an end.
+fn eos_ids(config: &ModelConfig, generation: &GenerationConfig, text: Option<&TextSide>) -> Vec<TokenId> {
+    let mut ids = config.eos_tokens.clone();
+    ids.extend_from_slice(&generation.eos);
+    ids.extend(text.into_iter().flat_map(|text| text.tokenizer.stop_ids().iter().copied()));
+    ids.retain(|id| id.index() < config.vocab_size);
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+struct LoadModel<'a> {
+    options: &'a LoadOptions,
+    config: &'a ModelConfig,
+    eos_ids: Vec<TokenId>,
+    show: Show,
+}
+
+impl WithBackend for LoadModel<'_> {
+    type Output = EngineHandle;
+
+    fn run<B: Backend>(self, backend: B) -> Result<EngineHandle, ServerError> {
+        let source = SafetensorsDir::open(&self.options.dir)?;
+        let checkpoint = Checkpoint::open(&source, self.config)?;
+        let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
+        let mut progress = LoadProgress::new(self.show);
+        if self.options.weight_check == WeightCheck::Full {
+            check_finite(&checkpoint, &mut |report| progress.report(report))?;
+        }
+        let model = Kimi::load(&backend, self.config, &checkpoint, &mut |report| progress.report(report));
+        progress.finish();
+        let model = model.map_err(server_error)?;
+        tracing::info!(
+            device = backend.info().name,
+            context_length = engine_config.effective_context(),
+            slots = engine_config.num_slots,
+            blocks = engine_config.num_blocks,
+            "loaded"
+        );
+        let runner = ModelRunner::new(backend, model, &engine_config)?;
+        Ok(Engine::start(runner, engine_config)?)
+    }
+}
+
+impl LoadModel<'_> {
+    /// Pools in what the weights leave of the memory.
+    fn engine_config(&self, memory_bytes: usize, weights_bytes: u64) -> Result<EngineConfig, ServerError> {
+        let options = self.options;
+        let allowed = (memory_bytes as f64 * options.mem_fraction) as usize;
+        let budget_bytes = allowed.saturating_sub(usize::try_from(weights_bytes).unwrap_or(usize::MAX));
+        let request = |context_length| PoolRequest {
+            model: self.config,
+            budget_bytes,
+            block_size: options.block_size,
+            context_length,
+            max_running_requests: options.max_running_requests,
+        };
+        let (context_length, sizes) = self.fit(request)?;
+        Ok(EngineConfig {
+            max_running_requests: options.max_running_requests.min(sizes.num_slots),
+            max_queued_requests: options.max_queued_requests,
+            chunked_prefill_size: options.chunked_prefill_size,
+            max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
+            context_length,
+            block_size: options.block_size,
+            num_blocks: sizes.num_blocks,
+            num_slots: sizes.num_slots,
+            eos_ids: self.eos_ids.clone(),
+        })
+    }
+
+    /// The context asked for; or the model's own limit, halved until it fits.
+    fn fit<'r>(&self, request: impl Fn(usize) -> PoolRequest<'r>) -> Result<(usize, PoolSizes), ServerError> {
+        let own = self.config.max_positions.unwrap_or(DEFAULT_CONTEXT);
+        if let Some(asked) = self.options.context_length {
+            if asked > own {
+                tracing::warn!(asked, own, "--context-length is longer than the model was made for");
+            }
+            return Ok((asked, size_pools(request(asked))?));
+        }
+        let mut context = own;
+        loop {
+            match size_pools(request(context)) {
+                Ok(sizes) => return Ok((context, sizes)),
+                Err(_) if context > self.options.block_size => context /= 2,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The causes a loading model can fail with.
+pub(crate) fn server_error(error: ModelError) -> ServerError {
+    match error {
+        ModelError::Weights(error) => error.into(),
+        ModelError::Backend(error) => error.into(),
+        other => ServerError::Answer(other.to_string()),
+    }
+}
