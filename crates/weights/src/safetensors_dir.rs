@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
-use perilune_tensor::{DType, HostBytes, HostTensor, TensorSpec};
+use perilune_tensor::{DType, HostBytes, HostTensor, Shape, TensorSpec};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::{WeightSource, WeightsError, index};
@@ -164,7 +164,7 @@ impl WeightSource for SafetensorsDir {
 
     fn spec(&self, name: &str) -> Option<TensorSpec> {
         let entry = self.entries.get(name)?;
-        Some(TensorSpec::new(entry.dtype()?, entry.shape.clone()))
+        Some(TensorSpec::new(entry.dtype()?, Shape::new(entry.shape.clone())))
     }
 
     fn get(&self, name: &str) -> Result<HostTensor, WeightsError> {
