@@ -207,6 +207,10 @@ impl World {
         for id in ready.iter().filter(|id| !once.contains(id)) {
             assert!(plan.preempted.contains(id), "{id} was ready to decode and had to wait");
         }
+        // First come, first served: whoever runs arrived before whoever waits.
+        let (running, waiting): (Vec<_>, Vec<_>) =
+            self.scheduler.ids().into_iter().partition(|&id| self.scheduler.running(id).is_some());
+        assert!(running.iter().max() < waiting.iter().min() || waiting.is_empty(), "{running:?} before {waiting:?}");
         // Something moves whenever anything is there.
         assert!(!plan.runs.is_empty() || self.scheduler.is_idle(), "nothing was planned");
         for id in &plan.preempted {
