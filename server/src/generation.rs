@@ -29,6 +29,9 @@ pub struct Piece {
     pub content: String,
     /// Complete tool calls.
     pub tool_calls: Vec<ParsedToolCall>,
+    /// The model answered without closing its reasoning: all of it so far was content, and `content` brings it again.
+    /// A stream cannot take back what it showed as reasoning; a whole answer forgets it.
+    pub reasoning_was_content: bool,
     /// The tokens behind it, stop tokens included.
     pub tokens: Vec<GeneratedToken>,
     /// Log-probabilities of the prompt, once, before any token.
@@ -55,7 +58,7 @@ pub struct GeneratedToken {
 pub struct Counts {
     /// Generated.
     pub completion: usize,
-    /// Generated before the reasoning was over.
+    /// Of the reasoning.
     pub reasoning: usize,
     /// Of the prompt, not computed but reused.
     pub cached: usize,
@@ -78,6 +81,9 @@ impl Piece {
     /// Puts a later piece of the same choice behind this one.
     pub fn append(&mut self, later: Piece) {
         self.reasoning.push_str(&later.reasoning);
+        if later.reasoning_was_content {
+            self.reasoning.clear();
+        }
         self.content.push_str(&later.content);
         self.tool_calls.extend(later.tool_calls);
         self.tokens.extend(later.tokens);
@@ -90,6 +96,7 @@ impl Piece {
         self.reasoning.push_str(&step.reasoning);
         self.content.push_str(&step.content);
         self.tool_calls.extend(step.tool_calls);
+        self.reasoning_was_content |= step.reasoning_was_content;
         step.stopped_by
     }
 }
@@ -165,13 +172,13 @@ impl Generation {
     fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
         self.observe_token();
         self.counts.completion += 1;
-        self.counts.reasoning += usize::from(self.text.is_reasoning());
         if role == TokenRole::Stop {
             self.held = Some(token);
             return None;
         }
         let mut piece = Piece::default();
         let stopped_by = piece.add_text(self.text.push(token.id));
+        self.counts.reasoning = self.text.num_reasoning_tokens();
         piece.tokens.push(token);
         if let Some(stop) = stopped_by {
             self.end(&mut piece, Finish::StopText(stop));

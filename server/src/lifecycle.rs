@@ -98,7 +98,13 @@ impl Lifecycle {
         tracing::warn!(in_flight = self.num_in_flight(), "the drain deadline has passed; ending what is left");
         self.advance(Phase::Cut);
         // A client that does not read may keep its request open; it is left behind.
-        let _ = timeout(LAST_WORDS, in_flight.wait_for(|count| *count == 0)).await;
+        self.settle(LAST_WORDS).await;
+    }
+
+    /// Waits until no request is in flight, at most for `limit`.
+    pub async fn settle(&self, limit: Duration) {
+        // Past the limit whoever is left is left behind.
+        let _ = timeout(limit, self.in_flight.subscribe().wait_for(|count| *count == 0)).await;
     }
 
     fn advance(&self, to: Phase) {

@@ -18,6 +18,8 @@ pub struct TextStep {
     pub content: String,
     /// Complete tool calls.
     pub tool_calls: Vec<ParsedToolCall>,
+    /// All reasoning so far was content, and `content` brings it again.
+    pub reasoning_was_content: bool,
     /// The stop string that ends the answer here.
     pub stopped_by: Option<String>,
 }
@@ -93,8 +95,8 @@ impl OutputText {
     pub fn push(&mut self, token: TokenId) -> TextStep {
         self.num_tokens += 1;
         let mut step = match &mut self.source {
-            Source::Chat(parser) => from_delta(parser.push(token)),
-            // An id beyond the tokenizer's vocabulary (padding of the model's) has no text.
+            // An id beyond the tokenizer's vocabulary (padding of the model's) has no text, here and below.
+            Source::Chat(parser) => from_delta(parser.push(token).unwrap_or_default()),
             Source::Plain(decoder) => {
                 TextStep { content: decoder.push(token).unwrap_or_default(), ..Default::default() }
             }
@@ -127,9 +129,12 @@ impl OutputText {
         self.num_chars
     }
 
-    /// Whether the next token belongs to the reasoning.
-    pub fn is_reasoning(&self) -> bool {
-        matches!(&self.source, Source::Chat(parser) if parser.is_reasoning())
+    /// Tokens so far that are reasoning.
+    pub fn num_reasoning_tokens(&self) -> usize {
+        match &self.source {
+            Source::Chat(parser) => parser.num_reasoning_tokens(),
+            Source::Plain(_) | Source::Ids => 0,
+        }
     }
 
     fn count(&mut self, step: &TextStep) {
@@ -154,5 +159,11 @@ impl Stops {
 }
 
 fn from_delta(delta: OutputDelta) -> TextStep {
-    TextStep { reasoning: delta.reasoning, content: delta.content, tool_calls: delta.tool_calls, stopped_by: None }
+    TextStep {
+        reasoning: delta.reasoning,
+        content: delta.content,
+        tool_calls: delta.tool_calls,
+        reasoning_was_content: delta.reasoning_was_content,
+        stopped_by: None,
+    }
 }

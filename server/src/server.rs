@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
+use perilune_engine::{EngineHandle, EngineState};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -12,9 +12,6 @@ use crate::drain::{CLOSING, Order, Shutdown};
 use crate::error::ServerError;
 use crate::http::router;
 use crate::lifecycle::Phase;
-
-/// How often the engine is asked whether it lives.
-const PULSE: Duration = Duration::from_millis(100);
 
 /// A server that holds its socket and answers nothing yet.
 pub struct Server {
@@ -109,5 +106,13 @@ where
                 _ => Ok(()),
             }
         }
+    }
+}
+
+/// Waits until the engine has ended by itself; why.
+async fn stopped(engine: &EngineHandle) -> String {
+    match engine.stopped().await {
+        EngineState::Dead { reason } => reason,
+        state => format!("{state:?}"),
     }
 }

@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use perilune_engine::{GenerateRequest, SamplingParams};
 use perilune_protocol::{ChatCompletionRequest, StreamMode};
-use perilune_tokenizer::{ChatRenderer, OutputParser, RenderedPrompt};
+use perilune_tokenizer::{ChatRenderer, OutputOptions, OutputParser, RenderedPrompt};
 
 use crate::app::{Admission, SharedApp, TextSide, now_s};
 use crate::chat_reply::{ChatChunks, ChatReply, ReasoningPlace};
@@ -92,7 +92,10 @@ impl Prepared {
 
     fn submit_choice(&self, app: &SharedApp, index: usize) -> Result<Generation, ApiError> {
         let served = &self.admission.served;
-        let parser = OutputParser::new(self.reply.tokenizer.clone(), self.prompt.output_start);
+        // Stop strings are matched by `OutputText`, which knows `min_tokens`.
+        let options = OutputOptions { start: self.prompt.start, stops: Vec::new() };
+        let parser = OutputParser::new(self.reply.tokenizer.clone(), &options);
+        let parser = parser.map_err(|error| ApiError::invalid(error.to_string(), Some("messages")))?;
         let text = OutputText::chat(parser, self.stops.clone())?;
         let mut params = for_choice(&self.params, index);
         if index > 0 {
