@@ -3,6 +3,7 @@
 //! At the end nothing may be left: no running or waiting request, no block, no slot; memory must not have grown, and
 //! SIGTERM must end the process with exit code 0. Runs a few seconds by default; the full form is
 //! `PERILUNE_SOAK_SECONDS=600 cargo test --release --package perilune-server --test soak -- --nocapture`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
 //! Logits of a Kimi-Linear checkpoint with published names against transformers' implementation in float64.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_config::ModelConfig;
 use perilune_tests::{Bench, data_dir};

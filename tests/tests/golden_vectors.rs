@@ -1,4 +1,5 @@
 //! Logits, states and latents of two tiny models against an independent float64 oracle (`kimi-k3.md` section 9).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_config::ModelConfig;
 use perilune_tests::{Bench, data_dir, tiny_checkpoint};

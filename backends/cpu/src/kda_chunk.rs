@@ -169,13 +169,7 @@ fn decayed_rows<S: Simd>(s: S, out: &mut [f32], (x, g): (&[f32], &[f32]), (state
 
 /// The state after the chunk: `e^(G) S + Σ_j k_j e^(G - G_j) corrected_j`.
 #[inline(always)]
-fn advance<S: Simd>(
-    s: S,
-    tokens: &Tokens<'_>,
-    (count, d): (usize, usize),
-    corrected: &[f32],
-    state: &mut [f32],
-) {
+fn advance<S: Simd>(s: S, tokens: &Tokens<'_>, (count, d): (usize, usize), corrected: &[f32], state: &mut [f32]) {
     let stride = tokens.stride;
     let last = (count - 1) * stride;
     for c in 0..d {

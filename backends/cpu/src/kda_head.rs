@@ -314,12 +314,7 @@ impl Recurrence<'_> {
     /// # Safety
     /// `d` rows of `VECTORS * LANES` values must lie there, and nobody else may use them.
     #[inline(always)]
-    unsafe fn block<S: Simd>(
-        &self,
-        s: S,
-        tokens: &mut Tokens<'_>,
-        (column, block, stride): (usize, *mut f32, usize),
-    ) {
+    unsafe fn block<S: Simd>(&self, s: S, tokens: &mut Tokens<'_>, (column, block, stride): (usize, *mut f32, usize)) {
         for t in 0..self.count {
             let at = t * tokens.stride;
             let (k, a) = (&tokens.k[at..at + self.d], &tokens.g[at..at + self.d]);

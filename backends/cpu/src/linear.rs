@@ -41,13 +41,8 @@ pub(crate) fn linear(cpu: &CpuBackend, op: Linear<'_, '_, CpuTensor>) -> Result<
         let part = &parts[*part];
         let first = task % row_blocks * ROW_BLOCK;
         let pick = Pick::From(first);
-        let out = Outputs {
-            data: &part.out,
-            width: part.weight.out_features,
-            column: range.start,
-            pick,
-            write: part.write,
-        };
+        let out =
+            Outputs { data: &part.out, width: part.weight.out_features, column: range.start, pick, write: part.write };
         let rows = ROW_BLOCK.min(rows - first);
         cpu.level().run(Product { rows, x, pick, weight: part.weight, range: range.clone(), out });
     })

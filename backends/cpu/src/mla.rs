@@ -186,8 +186,7 @@ impl Layer<'_> {
             let group = &rows[first..rows.len().min(first + MAX_TILE_ROWS)];
             let (width, column) = (num_heads * v, head * v);
             let range = head * (n + v) + n..(head + 1) * (n + v);
-            let out =
-                Outputs { data: &self.out, width, column, pick: Pick::Listed(group), write: Write::Replace };
+            let out = Outputs { data: &self.out, width, column, pick: Pick::Listed(group), write: Write::Replace };
             let pick = Pick::From(head * rows.len() + first);
             self.cpu.level().run(Product { rows: group.len(), x: mixed, pick, weight: self.kv_b, range, out });
             let Some(gate) = self.gate else { return };

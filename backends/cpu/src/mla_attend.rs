@@ -111,12 +111,7 @@ impl Attend<'_> {
     }
 
     #[inline(always)]
-    fn scores<S: Simd, const R: usize, const O: usize>(
-        &self,
-        s: S,
-        first: usize,
-        keys: &[RowPtr],
-    ) -> [[f32; KEYS]; R] {
+    fn scores<S: Simd, const R: usize, const O: usize>(&self, s: S, first: usize, keys: &[RowPtr]) -> [[f32; KEYS]; R] {
         let width = self.cache.width;
         let queries: [*const f32; R] =
             std::array::from_fn(|r| self.wide[(first + r) * width..(first + r + 1) * width].as_ptr());

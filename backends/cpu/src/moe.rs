@@ -96,12 +96,7 @@ impl Layer<'_> {
     }
 
     /// `hidden = act(gate_e x, up_e x)` of every choice.
-    fn hidden(
-        &self,
-        grouped: &Grouped,
-        hidden: &Parted<'_, f32>,
-        up: &Parted<'_, f32>,
-    ) -> Result<(), BackendError> {
+    fn hidden(&self, grouped: &Grouped, hidden: &Parted<'_, f32>, up: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
         let blocks = feature_blocks(grouped.active.iter().map(|_| inner), self.cpu.num_threads());
         let work = grouped.rows.len() * width * inner * 2;

@@ -43,7 +43,12 @@ pub(crate) fn runs(
     ranges.sort_by_key(|range| range.start);
     for (i, range) in ranges.iter().enumerate() {
         if range.is_empty() || range.end > rows {
-            return Err(fault(op, "segments", format!("rows {range:?}"), format!("at least one row, within 0..{rows}")));
+            return Err(fault(
+                op,
+                "segments",
+                format!("rows {range:?}"),
+                format!("at least one row, within 0..{rows}"),
+            ));
         }
         if i > 0 && ranges[i - 1].end > range.start {
             return Err(fault(op, "segments", format!("{:?}, {range:?}", ranges[i - 1]), "disjoint rows".to_owned()));
@@ -79,8 +84,7 @@ mod tests {
     fn made(start: &[u32], len: &[u32]) -> Result<Vec<Run>, BackendError> {
         let tensor = |v: &[u32]| CpuTensor::share(&HostTensor::from_u32([v.len()], v).unwrap()).unwrap();
         let (start, len, other) = (tensor(start), tensor(len), tensor(&vec![3; start.len()]));
-        let segments =
-            Segments { count: len.u32()?.len(), start: &start, len: &len, position: &other, slot: &other };
+        let segments = Segments { count: len.u32()?.len(), start: &start, len: &len, position: &other, slot: &other };
         runs("test", &segments, 10)
     }
 

@@ -303,9 +303,8 @@ mod tests {
         let kept = [((1.0, 100, 1.0, 0.0), 100), ((1.0, 0, 0.8, 0.0), nucleus), ((1.0, 0, 1.0, 0.01), 100)];
         for (filters, count) in kept {
             for level in SimdLevel::available() {
-                let ranks: Vec<usize> = (0..3000)
-                    .map(|seed| rank[token(&sample_row(level, &row(draw(filters, seed)), &logits))])
-                    .collect();
+                let ranks: Vec<usize> =
+                    (0..3000).map(|seed| rank[token(&sample_row(level, &row(draw(filters, seed)), &logits))]).collect();
                 assert!(ranks.iter().all(|r| *r <= count), "{filters:?}");
                 assert!(ranks.iter().any(|r| *r > count / 2), "{filters:?}: the far half is never drawn");
             }

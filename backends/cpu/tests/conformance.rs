@@ -1,4 +1,5 @@
 //! Every operation against the reference, and the law of equal bits, at each instruction set of this processor.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_cpu::{CpuBackend, CpuOptions, KdaPrefill, SimdLevel};
 

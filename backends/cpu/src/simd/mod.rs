@@ -46,9 +46,7 @@ impl SimdLevel {
     pub(crate) fn choose(forced: Option<SimdLevel>) -> Result<SimdLevel, BackendError> {
         match forced {
             Some(level) if level.is_available() => Ok(level),
-            Some(level) => {
-                Err(BackendError::Unsupported { op: "simd", what: format!("{level:?} on this processor") })
-            }
+            Some(level) => Err(BackendError::Unsupported { op: "simd", what: format!("{level:?} on this processor") }),
             None => Ok(Self::available().last().copied().unwrap_or(SimdLevel::Scalar)),
         }
     }
