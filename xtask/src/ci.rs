@@ -17,7 +17,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_command(cargo(&["test", "--release", "--workspace"]))?;
     run_command(cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
-    doc.env("RUSTDOCFLAGS", "-D warnings");
+    doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     run_command(doc)?;
     if with_python {
         run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
