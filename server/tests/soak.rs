@@ -5,11 +5,15 @@
 //! `PERILUNE_SOAK_SECONDS=600 cargo test --release --package perilune-server --test soak -- --nocapture`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command};
+mod running;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use running::{Running, post_head};
 
 const CLIENTS: u64 = 64;
 const PROMPTS: [&str; 4] = [
@@ -30,7 +34,8 @@ struct Tally {
 #[test]
 fn sixty_four_clients_leave_nothing_behind() {
     let seconds = std::env::var("PERILUNE_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(12);
-    let (mut server, address) = start();
+    let mut server = Running::start(&["--max-queued-requests", "48", "--max-running-requests", "16"]);
+    let address = server.address;
     let tally = Tally::default();
     let begin = Instant::now();
     let end = begin + Duration::from_secs(seconds);
@@ -42,9 +47,9 @@ fn sixty_four_clients_leave_nothing_behind() {
             scope.spawn(move || run_client(address, client, end, tally));
         }
         while Instant::now() < end {
-            assert!(server.0.try_wait().unwrap().is_none(), "the server died");
+            assert!(server.child.try_wait().unwrap().is_none(), "the server died");
             if warm_kib.is_none() && Instant::now() >= warm {
-                warm_kib = anonymous_kib(&server.0);
+                warm_kib = anonymous_kib(&server.child);
             }
             std::thread::park_timeout(Duration::from_millis(200));
         }
@@ -55,42 +60,15 @@ fn sixty_four_clients_leave_nothing_behind() {
         "{seconds} s: {finished} finished, {hung_up} hung up, {} refused, {} events; anonymous memory {warm_kib:?} KiB after a third, {:?} KiB at the end",
         count(&tally.refused),
         count(&tally.tokens),
-        anonymous_kib(&server.0)
+        anonymous_kib(&server.child)
     );
     assert!(finished > CLIENTS && hung_up > 0, "the load was not a load");
-    wait_until_idle(address);
-    if let (Some(before), Some(after)) = (warm_kib, anonymous_kib(&server.0)) {
+    server.wait_until_idle();
+    if let (Some(before), Some(after)) = (warm_kib, anonymous_kib(&server.child)) {
         assert!(after < before + before / 20 + 8 * 1024, "memory grew from {before} to {after} KiB");
     }
-    terminate(&mut server);
-}
-
-/// Kills the process when a test fails.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start() -> (Server, SocketAddr) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo");
-    let child = Command::new(env!("CARGO_BIN_EXE_perilune"))
-        .args(["serve", "--model", model, "--served-model-name", "demo", "--max-queued-requests", "48"])
-        .args(["--max-running-requests", "16", "--port", &address.port().to_string()])
-        .spawn()
-        .unwrap();
-    let server = Server(child);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !get(address, "/ready").is_some_and(|reply| reply.starts_with("HTTP/1.1 200")) {
-        assert!(Instant::now() < deadline, "not ready after a minute");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-    (server, address)
+    server.terminate();
+    assert_eq!(server.exit_status().code(), Some(0));
 }
 
 fn run_client(address: SocketAddr, client: u64, end: Instant, tally: &Tally) {
@@ -145,53 +123,9 @@ fn one_request(address: SocketAddr, random: &mut Random, tally: &Tally) {
 fn post(address: SocketAddr, path: &str, body: &str) -> Option<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).ok()?;
+    stream.write_all(post_head(path, body.len()).as_bytes()).ok()?;
     stream.write_all(body.as_bytes()).ok()?;
     Some(BufReader::new(stream))
-}
-
-fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).ok()?;
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).ok()?;
-    Some(reply)
-}
-
-/// The gauges of everything a request can hold must come back to 0.
-fn wait_until_idle(address: SocketAddr) {
-    const GAUGES: [&str; 4] = ["requests_running", "requests_waiting", "kv_blocks_used", "state_slots_used"];
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let page = get(address, "/metrics").unwrap();
-        let held: Vec<String> = GAUGES
-            .iter()
-            .map(|name| page.lines().find(|l| l.starts_with(&format!("perilune_{name} "))).unwrap_or(name).to_owned())
-            .collect();
-        if held.iter().all(|line| line.ends_with(" 0")) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "still held: {held:?}");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
-
-fn terminate(server: &mut Server) {
-    let pid = server.0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < deadline {
-        if let Some(status) = server.0.try_wait().unwrap() {
-            assert_eq!(status.code(), Some(0));
-            return;
-        }
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
-    panic!("SIGTERM did not end the server in 30 s");
 }
 
 /// Memory of the process that no file backs, where the system tells.
