@@ -1,5 +1,5 @@
 //! What an engine does when callers leave, rows are not numbers, devices fail, and queues are full.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -1,6 +1,6 @@
 //! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted, bit for bit, greedy and seeded, with every
 //! log-probability. Random requests on real models with memory for little more than the longest of them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_engine::{
     Engine, EngineConfig, EngineHandle, EngineState, EngineStats, GenerateRequest, SamplingParams, TokenEvent,
