@@ -110,8 +110,8 @@ pub struct Generation {
     text: OutputText,
     client_stops: Vec<TokenId>,
     counts: Counts,
-    /// A stop token whose end is still to come.
-    held: Option<GeneratedToken>,
+    /// What a stop token brought; the finish that follows it goes into the same piece.
+    held: Option<Piece>,
     submitted: Instant,
     last_token: Option<Instant>,
 }
@@ -136,13 +136,14 @@ impl Generation {
     pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
         loop {
             let tokens = self.tokens.as_mut()?;
+            // The cut comes first: tokens may always be ready, and must not hold it off.
             let event = tokio::select! {
                 biased;
-                event = tokens.next() => event,
-                () = cut(self.phase.clone()) => {
+                () = cut(&mut self.phase) => {
                     self.tokens = None;
                     return Some(Err(shut_down()));
                 }
+                event = tokens.next() => event,
             };
             let piece = match event {
                 Some(TokenEvent::PromptLogprobs(list)) => Piece { prompt_logprobs: Some(list), ..Piece::default() },
@@ -172,16 +173,20 @@ impl Generation {
     fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
         self.observe_token();
         self.counts.completion += 1;
-        if role == TokenRole::Stop {
-            self.held = Some(token);
-            return None;
-        }
         let mut piece = Piece::default();
-        let stopped_by = piece.add_text(self.text.push(token.id));
+        let step = match role {
+            TokenRole::Content => self.text.push(token.id),
+            TokenRole::Stop if self.client_stops.contains(&token.id) => TextStep::default(),
+            TokenRole::Stop => self.text.end_of_message(token.id),
+        };
+        let stopped_by = piece.add_text(step);
         self.counts.reasoning = self.text.num_reasoning_tokens();
         piece.tokens.push(token);
         if let Some(stop) = stopped_by {
             self.end(&mut piece, Finish::StopText(stop));
+        } else if role == TokenRole::Stop {
+            self.held = Some(piece);
+            return None;
         }
         Some(piece)
     }
@@ -194,7 +199,7 @@ impl Generation {
             FinishReason::Length => Finish::Length,
             FinishReason::Abort => return Err(self.failed("the request was aborted".to_owned())),
         };
-        let mut piece = Piece { tokens: self.held.take().into_iter().collect(), ..Piece::default() };
+        let mut piece = self.held.take().unwrap_or_default();
         let stopped_by = piece.add_text(self.text.finish());
         self.end(&mut piece, stopped_by.map_or(finish, Finish::StopText));
         Ok(piece)

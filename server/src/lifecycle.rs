@@ -119,7 +119,7 @@ impl Lifecycle {
 }
 
 /// Waits until requests in flight must end.
-pub async fn cut(mut phase: watch::Receiver<Phase>) {
+pub async fn cut(phase: &mut watch::Receiver<Phase>) {
     let over = |phase: &Phase| *phase == Phase::Cut;
     if phase.wait_for(over).await.is_err() {
         // The process forgot its lifecycle: nobody will ever cut anything.

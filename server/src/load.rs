@@ -8,7 +8,7 @@ use perilune_config::{GenerationConfig, ModelConfig};
 use perilune_engine::{Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, size_pools};
 use perilune_model::{Kimi, ModelError};
 use perilune_tensor::TokenId;
-use perilune_tokenizer::{ChatRenderer, Tokenizer};
+use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
@@ -113,8 +113,7 @@ fn text_side(options: &LoadOptions, config: &ModelConfig) -> Result<TextSide, Se
             ),
         });
     }
-    let chat = ChatRenderer::new(tokenizer.clone()).map_err(|error| error.to_string());
-    Ok(TextSide { tokenizer, chat })
+    Ok(TextSide::new(tokenizer))
 }
 
 /// Whatever any of the three files calls an end.

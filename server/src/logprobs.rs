@@ -77,7 +77,7 @@ impl TokenNames<'_> {
         let mut map = Map::new();
         for (token, rank) in ranked.chain([(known.chosen, chosen.map(|at| at + 1))]) {
             let entry = api::PromptLogprob {
-                logprob: floored(token.logprob),
+                logprob: as_written(token.logprob),
                 rank,
                 decoded_token: self.0.map(|_| self.text(token.id)),
             };
@@ -102,10 +102,16 @@ impl TokenNames<'_> {
         }
         let mut map = Map::new();
         for top in all {
-            map.entry(self.text(top.id)).or_insert_with(|| Value::from(floored(top.logprob)));
+            map.entry(self.text(top.id)).or_insert_with(|| Value::from(as_written(top.logprob)));
         }
         map
     }
+}
+
+/// A log-probability as the shortest text of the f32, which JSON values of f64 would not keep.
+fn as_written(logprob: f32) -> f64 {
+    let logprob = floored(logprob);
+    logprob.to_string().parse().unwrap_or(f64::from(logprob))
 }
 
 /// A prompt that comes back with its log-probabilities.
@@ -145,6 +151,20 @@ mod tests {
             prompt,
             r#"[null,{"1":{"logprob":-0.5,"rank":1,"decoded_token":null},"3":{"logprob":-9999.0,"rank":null,"decoded_token":null}}]"#
         );
+    }
+
+    #[test]
+    fn every_shape_writes_a_value_alike() {
+        let logprobs = known((1, -0.1), &[(1, -0.1)]);
+        let token = GeneratedToken { id: TokenId(1), logprobs: Some(logprobs.clone()), offset: 0 };
+        let shapes = [
+            serde_json::to_string(&TokenNames(None).chat_entry(&token)).unwrap(),
+            serde_json::to_string(&TokenNames(None).completion_entries(&[token], 0)).unwrap(),
+            serde_json::to_string(&TokenNames(None).prompt_entries(&[Some(logprobs)], 1)).unwrap(),
+        ];
+        for shape in shapes {
+            assert!(shape.contains("-0.1") && !shape.contains("-0.10"), "{shape}");
+        }
     }
 
     #[test]

@@ -109,6 +109,14 @@ impl OutputText {
         step
     }
 
+    /// Takes the model's own end of the message, which is no text but may settle what was.
+    pub fn end_of_message(&mut self, token: TokenId) -> TextStep {
+        match self.source {
+            Source::Chat(_) => self.push(token),
+            Source::Plain(_) | Source::Ids => TextStep::default(),
+        }
+    }
+
     /// Ends the text: what was held back comes out.
     pub fn finish(&mut self) -> TextStep {
         let mut step = match &mut self.source {

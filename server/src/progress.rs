@@ -1,9 +1,14 @@
-//! Shows how far loading has come: a bar on a terminal, a plain line per stage and tenth otherwise.
+//! Shows how far loading has come: a bar on a terminal; otherwise a plain line at the end of each stage and, while it
+//! takes longer, every second.
 
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use perilune_weights::{Progress, Stage};
+
+/// Time between two plain lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Renders [`Progress`] reports to standard error.
 pub struct LoadProgress {
@@ -13,8 +18,8 @@ pub struct LoadProgress {
 
 enum Look {
     Bar(ProgressBar),
-    /// Tenths of the stage already printed.
-    Lines(u64),
+    /// When the last line was printed, or the display was made.
+    Lines(Instant),
     Silent,
 }
 
@@ -33,7 +38,7 @@ impl LoadProgress {
         let look = match show {
             Show::Nothing => Look::Silent,
             Show::Stderr if std::io::stderr().is_terminal() => Look::Bar(bar()),
-            Show::Stderr => Look::Lines(0),
+            Show::Stderr => Look::Lines(Instant::now()),
         };
         LoadProgress { look, stage: None }
     }
@@ -52,10 +57,10 @@ impl LoadProgress {
                 bar.set_length(progress.bytes_total);
                 bar.set_position(progress.bytes_done);
             }
-            Look::Lines(tenths) => {
-                let now = tenth(progress);
-                if begins || now > *tenths {
-                    *tenths = now;
+            Look::Lines(last) => {
+                let done = progress.tensors_done == progress.tensors_total;
+                if done || last.elapsed() >= LINE_INTERVAL {
+                    *last = Instant::now();
                     eprintln!("{}", line(progress));
                 }
             }
@@ -86,10 +91,6 @@ fn verb(stage: Stage) -> &'static str {
     }
 }
 
-fn tenth(progress: Progress) -> u64 {
-    (progress.bytes_done * 10).checked_div(progress.bytes_total).unwrap_or(10)
-}
-
 fn line(progress: Progress) -> String {
     format!(
         "{}: {} of {} tensors, {:.1} of {:.1} MB",
@@ -108,10 +109,8 @@ mod tests {
     #[test]
     fn a_line_says_how_far() {
         let mut progress = Progress::start(Stage::Loading, 4, 8_000_000);
-        assert_eq!((tenth(progress), tenth(Progress::start(Stage::Loading, 0, 0))), (0, 10));
         progress.tensors_done = 3;
         progress.bytes_done = 6_000_000;
-        assert_eq!(tenth(progress), 7);
         assert_eq!(line(progress), "loading weights: 3 of 4 tensors, 6.0 of 8.0 MB");
     }
 }

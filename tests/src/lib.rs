@@ -2,7 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // only tests use it
 
 mod bench;
+mod engines;
+mod gate;
+mod hash_runner;
 mod tiny;
 
 pub use bench::{Bench, data_dir, demo_dir};
+pub use engines::{Tiny, all_events, demo_engine, finish, tokens};
+pub use gate::{Gate, Gated, gated};
+pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB};
 pub use tiny::tiny_checkpoint;

@@ -169,9 +169,10 @@ impl<R: StepRunner> DeviceThread<R> {
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan);
-        for event in self.scheduler.commit(&plan, outcomes) {
-            self.deliver(event);
-        }
+        let events = self.scheduler.commit(&plan, outcomes);
+        // The numbers first: whoever sees a stream end also sees that its memory is free.
+        self.publish();
+        events.into_iter().for_each(|event| self.deliver(event));
         Ok(())
     }
 

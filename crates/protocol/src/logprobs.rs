@@ -74,7 +74,7 @@ pub type PromptLogprobs = Vec<Option<Map<String, Value>>>;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PromptLogprob {
     /// Natural logarithm of its probability.
-    pub logprob: f32,
+    pub logprob: f64,
     /// 1 for the most likely token; `null` beyond the alternatives asked for.
     pub rank: Option<usize>,
     /// Its text.

@@ -323,13 +323,13 @@ fn results_follow_their_calls_whatever_their_ids() {
         assert!(!text.contains("call_"), "ids are no part of the prompt: {text}");
         text[text.find("<|open|>message role=\"tool\"").unwrap()..].to_owned()
     };
-    let placed = |tool: &str, text: &str| said(&format!("tool\" {tool}"), text).replace("\"\"<|sep|>", "\"<|sep|>");
-    let ordered = [placed("tool=\"f\" index=\"1\"", "1"), placed("tool=\"g\" index=\"2\"", "2"), THINK.to_owned()];
+    let placed = |tool: &str, index: usize, text: &str| said(&format!("tool\" tool=\"{tool}\" index=\"{index}"), text);
+    let ordered = [placed("f", 1, "1"), placed("g", 2, "2"), THINK.to_owned()];
     assert_eq!(tail(vec![assistant(calls()), result("call_def", "2"), result("call_abc", "1")]), ordered.concat());
     assert_eq!(tail(vec![assistant(calls()), result("g:2", "2"), result("f:1", "1")]), ordered.concat());
 
     let named = |id: &str, text: &str| ChatMessage { name: Some("h".to_owned()), ..result(id, text) };
-    let kept = [placed("tool=\"h\" index=\"1\"", "2"), placed("tool=\"h\" index=\"2\"", "1"), THINK.to_owned()];
+    let kept = [placed("h", 1, "2"), placed("h", 2, "1"), THINK.to_owned()];
     assert_eq!(tail(vec![assistant(calls()), named("x", "2"), named("y", "1")]), kept.concat());
     // the calls of an earlier turn are answered; a later turn starts anew
     let turns = vec![
@@ -338,7 +338,7 @@ fn results_follow_their_calls_whatever_their_ids() {
         assistant(vec![call("call_abc", "g", "{}")]),
         result("call_abc", "2"),
     ];
-    assert!(tail(turns).ends_with(&[placed("tool=\"g\" index=\"1\"", "2"), THINK.to_owned()].concat()));
+    assert!(tail(turns).ends_with(&[placed("g", 1, "2"), THINK.to_owned()].concat()));
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! Engines on small models, and what their streams delivered.
+
+use std::path::Path;
+
+use perilune_config::ModelConfig;
+use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
+use perilune_engine::{EngineConfig, EngineHandle, FinishReason, ModelRunner, TokenEvent, TokenStream};
+use perilune_model::Kimi;
+use perilune_tensor::{HostTensor, TokenId};
+use perilune_weights::{Checkpoint, MemorySource, SafetensorsDir, WeightSource};
+use serde_json::Value;
+
+use crate::{data_dir, demo_dir, tiny_checkpoint};
+
+/// A tiny model that can be loaded again and again.
+pub struct Tiny {
+    config: ModelConfig,
+    source: MemorySource,
+}
+
+impl Tiny {
+    /// The model `tag` (`k3` or `kl`) of `kimi-k3.md` section 9: 64 tokens.
+    pub fn new(tag: &str) -> Tiny {
+        let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();
+        let all: Value = serde_json::from_str(&text).unwrap();
+        let config = ModelConfig::from_json_str(&all[tag]["config"].to_string()).unwrap();
+        Tiny { source: tiny_checkpoint(&config, tag), config }
+    }
+
+    /// The same model, but the embedding of one token is not a number, and so is everything that follows from it.
+    pub fn with_poison(mut self, token: TokenId) -> Tiny {
+        let name = "model.embed_tokens.weight";
+        let table = self.source.get(name).unwrap();
+        let width = self.config.hidden_size;
+        let mut values = table.to_f32();
+        values[token.index() * width..(token.index() + 1) * width].fill(f32::NAN);
+        let bytes = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+        let table = HostTensor::from_vec(table.spec().clone(), bytes).expect("the table is bf16");
+        self.source.insert(name, table);
+        self
+    }
+
+    /// A runner with memory for `engine`.
+    pub fn runner(&self, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
+        runner(&self.config, &self.source, engine)
+    }
+}
+
+/// An engine on the shipped demo checkpoint.
+pub fn demo_engine(engine: &EngineConfig) -> EngineHandle {
+    let config = ModelConfig::from_dir(&demo_dir()).unwrap();
+    let source = SafetensorsDir::open(Path::new(&demo_dir())).unwrap();
+    perilune_engine::Engine::start(runner(&config, &source, engine), engine.clone()).unwrap()
+}
+
+fn runner(config: &ModelConfig, source: &dyn WeightSource, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
+    let options = CpuOptions { threads: Some(2), pinning: Pinning::Off, ..CpuOptions::default() };
+    let backend = CpuBackend::new(options).unwrap();
+    let checkpoint = Checkpoint::open(source, config).unwrap();
+    let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
+    ModelRunner::new(backend, model, engine).unwrap()
+}
+
+/// Everything a stream delivers. Checks that it ends once and that nothing follows.
+pub fn all_events(mut stream: TokenStream) -> Vec<TokenEvent> {
+    let events: Vec<TokenEvent> = std::iter::from_fn(|| stream.blocking_next()).collect();
+    let ends = events.iter().filter(|event| event.is_last()).count();
+    assert!(ends == 1 && events.last().unwrap().is_last(), "one end, and it comes last: {events:?}");
+    let prompts = events.iter().filter(|event| matches!(event, TokenEvent::PromptLogprobs(_))).count();
+    let first = matches!(events.first(), Some(TokenEvent::PromptLogprobs(_)));
+    assert_eq!(prompts, usize::from(first), "prompt log-probabilities come once and first");
+    events
+}
+
+/// The tokens among some events.
+pub fn tokens(events: &[TokenEvent]) -> Vec<TokenId> {
+    let token = |event: &TokenEvent| if let TokenEvent::Token { id, .. } = event { Some(*id) } else { None };
+    events.iter().filter_map(token).collect()
+}
+
+/// Why the stream ended; `None` where it failed.
+pub fn finish(events: &[TokenEvent]) -> Option<FinishReason> {
+    match events.last() {
+        Some(TokenEvent::Finished { reason, .. }) => Some(*reason),
+        _ => None,
+    }
+}
