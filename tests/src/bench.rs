@@ -134,6 +134,14 @@ impl Bench {
         (0..self.position[sequence]).flat_map(|t| all[row(t) * width..(row(t) + 1) * width].to_vec()).collect()
     }
 
+    /// Weights of the chosen experts in the last layer with experts, `K` a row, for the first `rows` rows of the last
+    /// step.
+    pub fn routing_weights(&self, rows: usize) -> Vec<Vec<f32>> {
+        let top_k = self.model.config().moe.unwrap().top_k;
+        let all = self.read(self.workspace.routing().unwrap().1);
+        all.chunks(top_k).take(rows).map(<[f32]>::to_vec).collect()
+    }
+
     fn slot(&self, tensor: &<CpuBackend as Backend>::Tensor, slot: usize) -> Vec<f32> {
         let all = self.read(tensor);
         let len = all.len() / self.caches.shape().num_slots;

@@ -116,3 +116,19 @@ fn together_with_others() {
         assert!(rows == whole, "{tag}: other bits than alone");
     }
 }
+
+/// The logits of `k3` hardly change without the division by the sum (the latent norm hides it), so it is looked at here.
+#[test]
+fn routing_weights_sum_to_the_scaling_factor() {
+    for (tag, factor) in [("k3", 1.0), ("kl", 2.446)] {
+        let mut golden = golden(tag);
+        golden.bench.chunked(0, &golden.ids.clone(), &[24]);
+        let rows = golden.bench.routing_weights(24);
+        assert_eq!(rows.len(), 24);
+        for row in rows {
+            let sum: f32 = row.iter().sum();
+            assert!((sum - factor).abs() < 1e-5, "{tag}: {row:?}");
+            assert!(row.iter().all(|weight| *weight > 0.0), "{tag}: {row:?}");
+        }
+    }
+}

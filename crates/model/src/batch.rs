@@ -1,5 +1,6 @@
 //! Which rows of a step belong to which sequence: planned on the host, written into index tensors on the device.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use perilune_backend::{Backend, BackendError, BlockTables, Segments};
@@ -43,6 +44,21 @@ impl Run<'_> {
             LogitRows::Last => self.tokens.len().saturating_sub(1)..self.tokens.len(),
             LogitRows::Range(range) => range.clone(),
         }
+    }
+
+    /// What is wrong with the run itself.
+    fn check(&self) -> Result<(), String> {
+        let (len, wanted) = (self.tokens.len(), self.wanted());
+        if len == 0 {
+            return Err("it has no tokens".into());
+        }
+        if wanted.start > wanted.end || wanted.end > len {
+            return Err(format!("logits {wanted:?} of {len} tokens"));
+        }
+        if u32::try_from(self.position.saturating_add(len)).is_err() {
+            return Err(format!("{len} tokens from position {} on leave the range of positions", self.position));
+        }
+        Ok(())
     }
 }
 
@@ -162,13 +178,11 @@ impl<B: Backend> ForwardBatch<B> {
                 return Err(ModelError::Limit { what, found, room });
             }
         }
+        let mut slots = HashSet::new();
         for (index, run) in plan.runs.iter().enumerate() {
-            let wanted = run.wanted();
-            if run.tokens.is_empty() {
-                return Err(ModelError::Run { index, problem: "it has no tokens".into() });
-            }
-            if wanted.end > run.tokens.len() {
-                let problem = format!("logits {wanted:?} of {} tokens", run.tokens.len());
+            run.check().map_err(|problem| ModelError::Run { index, problem })?;
+            if !slots.insert(run.slot) {
+                let problem = format!("another run has its slot, {}", run.slot);
                 return Err(ModelError::Run { index, problem });
             }
         }

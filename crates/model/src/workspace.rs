@@ -132,6 +132,12 @@ impl<B: Backend> Workspace<B> {
         &self.logits
     }
 
+    /// Experts and their weights as the last layer with experts chose them in the last step, `U32` and
+    /// `F32 [max_rows, K]`; rows in the order of the step. `None` for a model without experts.
+    pub fn routing(&self) -> Option<(&B::Tensor, &B::Tensor)> {
+        self.moe.as_ref().map(|space| (&space.ids, &space.weights))
+    }
+
     /// The largest step.
     pub fn limits(&self) -> StepLimits {
         self.limits

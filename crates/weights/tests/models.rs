@@ -199,7 +199,7 @@ fn values_that_are_not_finite_are_named() {
 #[test]
 fn half_precision_is_checked_too() {
     let (config, mut source) = k3();
-    let mut values = vec![half::f16::from_f32(1.0); 32];
+    let mut values = [half::f16::from_f32(1.0); 32];
     values[9] = half::f16::NAN;
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     source.insert("model.norm.weight", HostTensor::from_vec(TensorSpec::new(DType::F16, [32]), bytes).unwrap());
