@@ -234,7 +234,7 @@ fn vocabulary_file(dir: &Path) -> Result<PathBuf, TokenizerError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use perilune_config::AddedToken;
     use proptest::prelude::*;
@@ -247,10 +247,13 @@ pub(crate) mod tests {
         ProptestConfig { cases, rng_seed: RngSeed::Fixed(3), failure_persistence: None, ..ProptestConfig::default() }
     }
 
-    /// K3's own vocabulary and names.
+    /// K3's own vocabulary and names; read once, since every test module asks for it and reading takes a while.
     pub(crate) fn k3() -> Arc<Tokenizer> {
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-        Arc::new(Tokenizer::from_dir(&data).unwrap())
+        static K3: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+            let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+            Arc::new(Tokenizer::from_dir(&data).unwrap())
+        });
+        K3.clone()
     }
 
     /// The 256 bytes, some merges, and `names` in the first special slots.

@@ -149,6 +149,20 @@ fn an_unknown_token_is_an_error_and_loses_nothing() {
 }
 
 #[test]
+fn five_thousand_broken_bytes_flow_through_a_stop_string() {
+    let k3 = k3();
+    let is_continuation = |id: &TokenId| k3.token_bytes(*id).unwrap() == [0x80];
+    let continuation = (0..k3.num_base_tokens() as u32).map(TokenId).find(is_continuation).unwrap();
+    let mut parser = OutputParser::new(k3, &options(OutputStart::Content, &["\u{fffd}x"])).unwrap();
+    for index in 0..5_000 {
+        // each may begin the stop string, so one is held, never more
+        let expected = if index == 0 { "" } else { "\u{fffd}" };
+        assert_eq!(parser.push(continuation).unwrap().content, expected);
+    }
+    assert_eq!(parser.finish().content, "\u{fffd}");
+}
+
+#[test]
 fn the_other_format_is_content_only() {
     let tokenizer = tiny(&["<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>"]);
     let tokens = tokenizer.encode_markup("think é<|im_end|>more");
