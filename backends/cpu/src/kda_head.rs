@@ -23,6 +23,9 @@ const VECTORS: usize = 2;
 const CHAINS: usize = 4;
 /// Runs shorter than this update the state where it lies; longer ones in a compact copy of the column block.
 const COPY_FROM: usize = 4;
+/// Log decays end here, where the decay is 0 in any case: a difference of infinite sums would be NaN, and larger sums
+/// would leave differences of smaller ones inexact.
+const LEAST_LOG_DECAY: f32 = -110.0;
 /// Added to the sum of squares of q and k.
 const L2_EPS: f32 = 1e-6;
 
@@ -205,19 +208,16 @@ impl Prepare<'_, '_> {
     fn decay<S: Simd>(&self, s: S, i: usize, out: &mut [f32]) {
         let z = self.row(self.layer.gate, i);
         let bias = &self.layer.dt_bias[self.channels()];
-        let rate = s.splat(self.layer.a_log[self.head].exp());
+        // A finite rate, as an infinite one times 0 is NaN.
+        let rate = s.splat(self.layer.a_log[self.head].exp().clamp(0.0, f32::MAX));
         let zero = s.splat(0.0);
         for c in (0..out.len()).step_by(S::LANES) {
             let a = s.add(s.load(z, c), s.load(bias, c));
             let g = match self.layer.gate_kind {
                 KdaGate::Bounded { lower_bound } => s.mul(s.splat(lower_bound), sigmoid(s, s.mul(rate, a))),
-                KdaGate::Softplus => {
-                    // No decay where softplus is 0, also under an infinite rate.
-                    let soft = softplus(s, a);
-                    s.select_lt(zero, soft, s.sub(zero, s.mul(rate, soft)), zero)
-                }
+                KdaGate::Softplus => s.sub(zero, s.mul(rate, softplus(s, a))),
             };
-            s.store(out, c, g);
+            s.store(out, c, s.max(s.splat(LEAST_LOG_DECAY), g));
         }
     }
 
@@ -300,8 +300,9 @@ impl Recurrence<'_> {
                     s.store(&mut self.copy[i * width..(i + 1) * width], v, s.load(row, v));
                 }
             }
+            let copy = self.copy.as_mut_ptr();
             // SAFETY: `copy` has room for `d` rows of `width` values.
-            unsafe { self.block(s, tokens, (column, self.copy.as_ptr().cast_mut(), width)) };
+            unsafe { self.block(s, tokens, (column, copy, width)) };
             for i in 0..d {
                 let row = &mut self.state[i * d + column..i * d + column + inside];
                 row.copy_from_slice(&self.copy[i * width..i * width + inside]);

@@ -88,7 +88,10 @@ impl Attend<'_> {
             }
             let keys = &keys[..count];
             let mut weights = self.scores::<S, R, O>(s, first, keys);
-            let decay = std::array::from_fn(|r| running[r].step(s, &mut weights[r][..count]));
+            let mut decay = [0.0; R];
+            for r in 0..R {
+                decay[r] = running[r].step(s, &mut weights[r][..count]);
+            }
             let coefficients = std::array::from_fn(|r| weights[r].as_ptr());
             // SAFETY: keys begin with `latent` columns; there are `count` weights; `acc` are different rows.
             unsafe { Sums { w: keys, coefficients, decay, acc, width: self.latent }.add::<S, F32>(s) };

@@ -4,6 +4,9 @@
 //! A stored row is read and decoded once for all rows of a tile. The order of additions behind one result is fixed:
 //! in [`dots`] each lane sums its columns in rising order and the lanes are summed by halving; in [`Sums::add`] stored
 //! rows are added in their order. So the bits of a result do not depend on the tile it was computed in.
+//!
+//! Vectors are handled in plain loops, never in closures given to an array: a closure that is not inlined loses the
+//! instruction set of its caller, and every vector operation in it becomes a call.
 
 use crate::matrix::{Format, RowPtr};
 use crate::simd::Simd;
@@ -26,8 +29,11 @@ pub(crate) unsafe fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
     let whole = width - width % S::LANES;
     let mut i = 0;
     while i < whole {
-        // SAFETY: `i + LANES <= width`.
-        let weights = w.map(|row| unsafe { F::load(s, row, i) });
+        let mut weights = [s.splat(0.0); O];
+        for o in 0..O {
+            // SAFETY: `i + LANES <= width`.
+            weights[o] = unsafe { F::load(s, w[o], i) };
+        }
         for r in 0..R {
             // SAFETY: as above.
             let value = unsafe { s.load_ptr(x[r].add(i)) };
@@ -39,8 +45,11 @@ pub(crate) unsafe fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
     }
     if whole < width {
         let n = width - whole;
-        // SAFETY: columns `whole .. width` exist in every row.
-        let weights = w.map(|row| unsafe { F::load_tail(s, row, whole, n) });
+        let mut weights = [s.splat(0.0); O];
+        for o in 0..O {
+            // SAFETY: columns `whole .. width` exist in every row.
+            weights[o] = unsafe { F::load_tail(s, w[o], whole, n) };
+        }
         for r in 0..R {
             // SAFETY: as above.
             let value = s.load(unsafe { std::slice::from_raw_parts(x[r].add(whole), n) }, 0);
@@ -49,7 +58,13 @@ pub(crate) unsafe fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
             }
         }
     }
-    sums.map(|row| row.map(|v| s.sum(v)))
+    let mut results = [[0.0; O]; R];
+    for r in 0..R {
+        for o in 0..O {
+            results[r][o] = s.sum(sums[r][o]);
+        }
+    }
+    results
 }
 
 /// `acc[r][c] = acc[r][c] decay[r] + Σ_j coefficient[r][j] w[j][c]` over `width` columns.
@@ -76,8 +91,11 @@ impl<const R: usize> Sums<'_, R> {
         let whole = self.width - self.width % S::LANES;
         let mut i = 0;
         while i < whole {
-            // SAFETY: `i + LANES <= width`.
-            let mut sums = self.acc.map(|acc| unsafe { s.load_ptr(acc.add(i)) });
+            let mut sums = [s.splat(0.0); R];
+            for r in 0..R {
+                // SAFETY: `i + LANES <= width`.
+                sums[r] = unsafe { s.load_ptr(self.acc[r].add(i)) };
+            }
             self.decay_all(s, &mut sums);
             for (j, row) in self.w.iter().enumerate() {
                 // SAFETY: as above.
@@ -99,8 +117,11 @@ impl<const R: usize> Sums<'_, R> {
     #[inline(always)]
     unsafe fn add_tail<S: Simd, F: Format>(self, s: S, i: usize) {
         let n = self.width - i;
-        // SAFETY: columns `i .. width` exist in every row.
-        let mut sums = self.acc.map(|acc| s.load(unsafe { std::slice::from_raw_parts(acc.add(i), n) }, 0));
+        let mut sums = [s.splat(0.0); R];
+        for r in 0..R {
+            // SAFETY: columns `i .. width` exist in every row.
+            sums[r] = s.load(unsafe { std::slice::from_raw_parts(self.acc[r].add(i), n) }, 0);
+        }
         self.decay_all(s, &mut sums);
         for (j, row) in self.w.iter().enumerate() {
             // SAFETY: as above.

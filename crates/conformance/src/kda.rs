@@ -153,8 +153,37 @@ pub fn check_kda<B: Backend>(backend: &B) {
             }
         }
     }
+    extreme_gates(&rig);
     refuses(&rig);
     no_runs(&rig);
+}
+
+/// Decays of exactly 0 and exactly 1 side by side, from a rate that overflows: nothing becomes NaN.
+fn extreme_gates<B: Backend>(rig: &Rig<'_, B>) {
+    const TOKENS: usize = 70;
+    let dims = KdaDims { num_heads: 2, head_dim: 20, conv_kernel: 4 };
+    for gate in [KdaGate::Bounded { lower_bound: -5.0 }, KdaGate::Softplus] {
+        for (lengths, entry) in [(&[TOKENS][..], Entry::Prefill), (&[1; TOKENS], Entry::Decode)] {
+            let mut case = KdaCase::new(dims, gate, TOKENS);
+            case.a_log = vec![100.0, -3.0];
+            case.dt_bias.fill(0.0);
+            case.wide[3].iter_mut().enumerate().for_each(|(i, z)| *z = [-200.0, 0.0, 10.0, 1000.0][i % 4]);
+            let mut states = case.states(rig, 1, &[0]);
+            let mut state = State::zeros(reference_dims(dims));
+            let want = case.reference(0..TOKENS, &mut state);
+            let (mut first, mut got) = (0, Vec::new());
+            for len in lengths {
+                let rows = first..first + len;
+                let out = case.run(rig, (&[(rows.clone(), 0)], entry), &mut states).unwrap();
+                got.extend_from_slice(&out[rows.start * dims.width()..rows.end * dims.width()]);
+                first += len;
+            }
+            let what = format!("kda at the limits of {gate:?}, {entry:?}");
+            assert!(want.iter().all(|v| v.is_finite()), "{what}: the reference");
+            assert_close(&what, &got, &want, output_tolerance(dims));
+            assert_close(&what, &rig.read(&states.recurrent), &state.recurrent, 2e-5);
+        }
+    }
 }
 
 /// Each sequence gets a run in a first and a second call; between them only its slot carries over.

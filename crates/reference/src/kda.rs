@@ -82,15 +82,13 @@ impl State {
 
 /// Log decay of one channel: `lower_bound σ(A a)` or `-A softplus(a)`, with `A = e^(a_log)` and `a = z + dt_bias`.
 ///
-/// `A softplus(a)` is 0 where softplus is 0, also for an infinite `A`.
+/// An infinite `A` counts as the largest number, so that it leaves a factor of 0 at 0.
 pub fn log_decay(z: f32, dt_bias: f32, a_log: f32, lower_bound: Option<f32>) -> f32 {
     let a = z + dt_bias;
+    let rate = a_log.exp().clamp(0.0, f32::MAX);
     match lower_bound {
-        Some(bound) => bound * sigmoid(a_log.exp() * a),
-        None => {
-            let soft = softplus(a);
-            if soft == 0.0 { 0.0 } else { -a_log.exp() * soft }
-        }
+        Some(bound) => bound * sigmoid(rate * a),
+        None => -rate * softplus(a),
     }
 }
 
@@ -192,6 +190,7 @@ mod tests {
         // An infinite A times a softplus of 0 is no decay, not a NaN that poisons the state.
         assert_eq!(log_decay(-200.0, 0.0, 100.0, None).exp(), 1.0);
         assert_eq!(log_decay(10.0, 0.0, 100.0, None).exp(), 0.0);
+        assert_eq!(log_decay(0.0, 0.0, 100.0, Some(-5.0)), -2.5);
         for lower_bound in [None, Some(-5.0)] {
             for z in [-1e4, -6.0, 0.0, 6.0, 1e4] {
                 for a_log in [-20.0, 0.0, 3.0] {
