@@ -102,6 +102,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 self.step()?;
             }
             self.publish();
+            self.note_progress();
         }
     }
 
@@ -127,6 +128,7 @@ impl<R: StepRunner> DeviceThread<R> {
             }
             if self.scheduler.is_idle() {
                 self.publish();
+                self.note_progress();
             }
         }
     }
@@ -165,6 +167,8 @@ impl<R: StepRunner> DeviceThread<R> {
             // Memory was taken back from everybody; the next plan begins with the earliest sequence.
             return if plan.preempted.is_empty() { Err("no sequence can make progress".into()) } else { Ok(()) };
         }
+        // Before the step too: a long one is not to look as if nothing ran.
+        self.publish();
         let input = step_input(&self.scheduler, &plan)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
         let outcomes = outcomes(&plan, output)?;
@@ -172,6 +176,7 @@ impl<R: StepRunner> DeviceThread<R> {
         let events = self.scheduler.commit(&plan, outcomes);
         // The numbers first: whoever sees a stream end also sees that its memory is free.
         self.publish();
+        self.note_progress();
         events.into_iter().for_each(|event| self.deliver(event));
         Ok(())
     }
@@ -223,7 +228,7 @@ impl<R: StepRunner> DeviceThread<R> {
         monitor.stats.prefilled_tokens += prefilled.map(|run| run.tokens.len() as u64).sum::<u64>();
     }
 
-    /// The numbers after a step, or while idle.
+    /// The numbers before and after a step, or while idle.
     fn publish(&self) {
         let usage = self.cache.usage();
         let never_ran = self.streams.values().filter(|stream| stream.queued).count();
@@ -232,7 +237,11 @@ impl<R: StepRunner> DeviceThread<R> {
         monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
         monitor.stats.blocks_used = usage.blocks_used;
         monitor.stats.slots_used = usage.slots_used;
-        monitor.note_progress(if self.scheduler.is_idle() { Work::None } else { Work::Left });
+    }
+
+    /// A step has finished, or none is owed.
+    fn note_progress(&self) {
+        self.shared.lock_monitor().note_progress(if self.scheduler.is_idle() { Work::None } else { Work::Left });
     }
 
     /// Nobody may wait for an engine that is gone: ends all streams, those still in the inbox included.
@@ -261,6 +270,7 @@ impl<R: StepRunner> DeviceThread<R> {
             }
         }
         self.publish();
+        self.note_progress();
     }
 }
 

@@ -54,3 +54,67 @@ pub fn size_pools(request: PoolRequest<'_>) -> Result<PoolSizes, EngineError> {
     let num_blocks = left.checked_div(block).unwrap_or(usize::MAX).min(all);
     Ok(PoolSizes { num_blocks, num_slots, bytes: slot * num_slots + block * num_blocks })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const CONTEXT: usize = 1000;
+    const BLOCK: usize = 16;
+
+    struct Demo {
+        model: ModelConfig,
+        slot: usize,
+        block: usize,
+    }
+
+    impl Demo {
+        fn new() -> Self {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+            let model = ModelConfig::from_dir(&dir).unwrap();
+            let (slot, block) = (CacheShape::slot_bytes(&model), CacheShape::block_bytes(&model, BLOCK));
+            assert!(slot > 0 && block > 0, "the demo has both kinds of layers");
+            Demo { model, slot, block }
+        }
+
+        /// Bytes of one request at full length.
+        fn one(&self) -> usize {
+            self.slot + self.block * CONTEXT.div_ceil(BLOCK)
+        }
+
+        fn size(&self, budget_bytes: usize) -> Result<PoolSizes, EngineError> {
+            let model = &self.model;
+            let (block_size, context_length, max_running_requests) = (BLOCK, CONTEXT, 8);
+            size_pools(PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests })
+        }
+    }
+
+    #[test]
+    fn one_byte_too_few_is_an_error_with_the_numbers() {
+        let demo = Demo::new();
+        let sizes = demo.size(demo.one()).unwrap();
+        assert_eq!((sizes.num_slots, sizes.num_blocks, sizes.bytes), (1, CONTEXT.div_ceil(BLOCK), demo.one()));
+        let error = demo.size(demo.one() - 1).unwrap_err();
+        let EngineError::NoRoom { budget_bytes, context, needed_bytes } = error else { panic!("{error}") };
+        assert_eq!((budget_bytes, context, needed_bytes), (demo.one() - 1, CONTEXT, demo.one()));
+        assert!(error.to_string().contains("not even one request fits"));
+    }
+
+    #[test]
+    fn any_budget_is_kept_and_holds_one_full_request() {
+        let demo = Demo::new();
+        let mut before = PoolSizes { num_blocks: 0, num_slots: 0, bytes: 0 };
+        for budget in (demo.one()..12 * demo.one()).step_by(demo.one() / 7) {
+            let sizes = demo.size(budget).unwrap();
+            assert_eq!(sizes.bytes, demo.slot * sizes.num_slots + demo.block * sizes.num_blocks);
+            assert!(sizes.bytes <= budget, "{sizes:?} in {budget}");
+            assert!(sizes.num_blocks * BLOCK >= CONTEXT && (1..=8).contains(&sizes.num_slots), "{sizes:?}");
+            assert!(sizes.num_slots >= before.num_slots, "more memory, fewer slots: {sizes:?} after {before:?}");
+            before = sizes;
+        }
+        let plenty = demo.size(usize::MAX / 2).unwrap();
+        assert_eq!((plenty.num_slots, plenty.num_blocks), (8, 8 * CONTEXT.div_ceil(BLOCK)), "no more than is of use");
+    }
+}

@@ -17,7 +17,7 @@ pub struct FinishCounts {
     pub failed: u64,
 }
 
-/// A snapshot, taken after the last step. Counters only grow.
+/// A snapshot, as of the beginning or the end of the last step. Counters only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineStats {
     /// Sequences that hold a state slot.

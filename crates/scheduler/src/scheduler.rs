@@ -169,13 +169,14 @@ impl Scheduler {
         }
     }
 
-    /// Lets waiting sequences run, in order, while there is room for all tokens they have and one more.
+    /// Lets waiting sequences run, in order, while there is room for all tokens they have and one more, beside those that
+    /// the running ones have: whoever starts should not have to give way at once.
     fn admit(&mut self, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget)) {
         while self.running.len() < self.config.max_running && budget.prefill > 0 {
             let Some(next) = self.waiting.front() else { return };
-            let needed = cache.blocks_for(next.tokens().len() + usize::from(next.generates()));
+            let promised: usize = self.running.values().map(|sequence| missing_blocks(sequence, cache)).sum();
             let alone = self.running.is_empty();
-            if needed > cache.free_blocks() && !alone {
+            if promised + missing_blocks(next, cache) > cache.free_blocks() && !alone {
                 return;
             }
             let Ok(held) = cache.open() else { return };
@@ -192,6 +193,12 @@ impl Scheduler {
         let place = self.waiting.partition_point(|other| other.id() < sequence.id());
         self.waiting.insert(place, sequence);
     }
+}
+
+/// Blocks that a sequence lacks for all its tokens and one more.
+fn missing_blocks(sequence: &Sequence, cache: &CacheManager) -> usize {
+    let wanted = cache.blocks_for(sequence.tokens().len() + usize::from(sequence.generates()));
+    wanted.saturating_sub(sequence.cache().map_or(0, |held| held.blocks().len()))
 }
 
 /// Whether a sequence only needs its newest token computed.

@@ -1,0 +1,18 @@
+//! End to end over HTTP on `127.0.0.1:0`: the server in-process, a client that speaks bytes.
+//!
+//! The demo checkpoint answers where real text matters; a scripted engine where exact tokens or exact moments do.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests
+
+mod client;
+mod completions;
+mod disconnects;
+mod grammar;
+mod lifecycle;
+mod memory;
+mod parameters;
+mod script;
+mod scripted_output;
+mod server;
+mod streaming;
+mod token_ids;
