@@ -1,0 +1,212 @@
+//! The binary as its users run it: signals, exit codes, piped chat, inspect, bench.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn perilune(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perilune"));
+    // Another directory than the repository's: the demo must be found all the same.
+    command.args(args).current_dir(std::env::temp_dir()).stdin(Stdio::null());
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    perilune(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A serving process; killed when the test is over.
+struct Serving {
+    child: Child,
+    addr: SocketAddr,
+    _log: BufReader<ChildStderr>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Serving {
+    /// Plain `perilune` with some flags, on a free port, ready.
+    fn start(flags: &[&str]) -> Self {
+        let mut args = vec!["--port", "0"];
+        args.extend(flags);
+        let mut child = perilune(&args).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("listening on http://") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended before it listened");
+        }
+        let addr = line.split("http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+        let serving = Serving { child, addr, _log: log };
+        serving.until("ready", || serving.get("/ready").starts_with("HTTP/1.1 200"));
+        serving
+    }
+
+    fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "never {what}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    fn open(&self, request: &str) -> BufReader<TcpStream> {
+        let mut socket = TcpStream::connect(self.addr).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(request.as_bytes()).unwrap();
+        BufReader::new(socket)
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut reply = String::new();
+        let mut reader = self.open(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        reader.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    /// A stream that has begun.
+    fn stream(&self, max_tokens: usize) -> BufReader<TcpStream> {
+        let body = format!(r#"{{"prompt":"x","stream":true,"ignore_eos":true,"max_tokens":{max_tokens}}}"#);
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length:";
+        let mut reader = self.open(&format!("{head} {}\r\n\r\n{body}", body.len()));
+        let mut line = String::new();
+        while !line.starts_with("data: ") {
+            line.clear();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "no event came");
+        }
+        reader
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        panic!("it does not end");
+    }
+}
+
+fn rest(mut reader: BufReader<TcpStream>) -> String {
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap();
+    rest
+}
+
+#[test]
+fn sigterm_lets_streams_finish_and_exits_with_0() {
+    let mut serving = Serving::start(&[]);
+    let streams: Vec<_> = (0..4).map(|_| serving.stream(300)).collect();
+    serving.signal("-TERM");
+    serving.until("draining", || serving.get("/ready").contains("draining"));
+    for stream in streams {
+        let rest = rest(stream);
+        assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+    }
+    assert_eq!(serving.exit_code(), Some(0));
+}
+
+#[test]
+fn past_the_drain_timeout_streams_end_with_an_error_and_it_exits_with_0() {
+    let mut serving = Serving::start(&["--drain-timeout", "0"]);
+    let stream = serving.stream(30_000);
+    serving.signal("-TERM");
+    let rest = rest(stream);
+    assert!(rest.contains("\"code\":\"shutdown\"") && rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(serving.exit_code(), Some(0));
+}
+
+#[test]
+fn a_second_sigterm_ends_at_once() {
+    let mut serving = Serving::start(&["--drain-timeout", "3600"]);
+    let _stream = serving.stream(30_000);
+    serving.signal("-TERM");
+    serving.until("draining", || serving.get("/ready").contains("draining"));
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+}
+
+#[test]
+fn a_piped_chat_answers_each_line() {
+    let args = ["chat", "--temperature", "0", "--max-tokens", "100", "--system", "Be brief."];
+    let mut child =
+        perilune(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let question = "There are 3 boxes with 12 pens in each box. How many pens are there in total?";
+    let lines = format!("{question}\n\n/reset\n{question}\n/quit\nnot asked\n");
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let answers = text(&output.stdout);
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(!answers[0].is_empty() && answers[0] == answers[1], "a reset conversation begins anew: {answers:?}");
+    assert!(!answers[0].contains('\u{1b}'), "no escape codes in a pipe");
+}
+
+#[test]
+fn a_chat_with_nobody_says_so() {
+    let output = output(&["chat", "--url", "http://127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("http://127.0.0.1:9 cannot be reached"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn inspect_reads_the_demo() {
+    let report = output(&["inspect", "--tensors"]);
+    let lines = text(&report.stdout);
+    assert!(report.status.success() && lines.contains("fits, with room for"), "{lines}");
+    assert!(lines.contains("model.layers.7.self_attn.kv_b_proj.weight"), "{lines}");
+}
+
+#[test]
+fn bench_measures_both_phases() {
+    let args = ["bench", "--json", "--batch", "1,2", "--prompt", "16", "--decode", "4", "--repeat", "1"];
+    let report = output(&args);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let rows: serde_json::Value = serde_json::from_str(&text(&report.stdout)).unwrap();
+    let text = rows.to_string();
+    assert_eq!((text.matches("\"prefill\"").count(), text.matches("\"decode\"").count()), (1, 2), "{text}");
+}
+
+#[test]
+fn mistakes_get_a_sentence_and_a_failure() {
+    let cases: [(&[&str], &str); 5] = [
+        (&["--model", "/no/such/model"], "/no/such/model"),
+        (&["--mem-fraction", "2"], "above 0 and at most 1"),
+        (&["inspect", "/no/such/file.json"], "/no/such/file.json"),
+        (&["--host", "1.2.3.4"], "cannot listen on 1.2.3.4"),
+        (&["--mem-fraction", "0.0000001"], "not even one request fits"),
+    ];
+    for (args, sentence) in cases {
+        let mut args = args.to_vec();
+        if args[0].starts_with("--") {
+            args.extend(["--port", "0"]);
+        }
+        let output = output(&args);
+        assert!(!output.status.success());
+        let said = text(&output.stderr);
+        assert!(said.contains(sentence) && !said.contains("panicked"), "{args:?}: {said}");
+    }
+}
