@@ -46,7 +46,7 @@ pub fn rms_norm<N: Size>(
     eps: f32,
     #[comptime] geometry: Geometry,
 ) {
-    let base = CUBE_POS as usize * loads;
+    let base = CUBE_POS * loads;
     let units = comptime!(geometry.units);
     let mut squares = Vector::<f32, N>::new(0.0);
     let mut i = UNIT_POS as usize;
