@@ -25,6 +25,14 @@ pub trait WithBackend {
 }
 
 impl BackendKind {
+    /// Host memory that prefixes evicted from the device may take where the operator says nothing.
+    pub fn default_host_cache_bytes(self) -> usize {
+        match self {
+            // Its arena is host memory already; a copy beside it would only take room from it.
+            BackendKind::Cpu => 0,
+        }
+    }
+
     /// Starts the device and hands it over.
     ///
     /// # Errors

@@ -64,6 +64,16 @@ pub struct ModelArgs {
     /// Tokens per block of the latent cache.
     #[arg(long, env = "PERILUNE_BLOCK_SIZE", value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
     pub block_size: usize,
+    /// Compute every prompt from its beginning, even where an earlier request began alike.
+    #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
+    pub disable_prefix_cache: bool,
+    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory it is].
+    #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
+    pub host_cache_mib: Option<usize>,
+    /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
+    /// never [default: as many as have latents of the size of a state].
+    #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
+    pub checkpoint_interval: Option<usize>,
     /// Do not read every weight once to check that it is finite.
     #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
     pub skip_weight_check: bool,

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use perilune_backend::Backend;
 use perilune_config::{GenerationConfig, ModelConfig};
-use perilune_engine::{Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, size_pools};
+use perilune_engine::{
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
+    size_pools,
+};
 use perilune_model::{Kimi, ModelError};
 use perilune_tensor::TokenId;
 use perilune_tokenizer::Tokenizer;
@@ -44,6 +47,13 @@ pub struct LoadOptions {
     pub max_queued_requests: usize,
     /// Tokens per block of the latent cache.
     pub block_size: usize,
+    /// Whether prefixes are kept for later requests.
+    pub prefixes: Prefixes,
+    /// Host memory for what no longer fits on the device, in bytes; `None` for what suits the device.
+    pub host_cache_bytes: Option<usize>,
+    /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
+    /// worth its memory, 0 for never.
+    pub checkpoint_interval: Option<usize>,
     /// Whether every weight is read once and checked.
     pub weight_check: WeightCheck,
     /// Load no tokenizer.
@@ -79,6 +89,9 @@ impl LoadOptions {
             max_running_requests: args.max_running_requests,
             max_queued_requests: args.max_queued_requests,
             block_size: args.block_size,
+            prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
+            host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
+            checkpoint_interval: args.checkpoint_interval,
             weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
             token_ids_only: false,
         })
@@ -151,8 +164,9 @@ impl WithBackend for LoadModel<'_> {
         tracing::info!(
             device = backend.info().name,
             context_length = engine_config.effective_context(),
-            slots = engine_config.num_slots,
-            blocks = engine_config.num_blocks,
+            max_running_requests = engine_config.max_running_requests,
+            cache_mib = (engine_config.cache.arena.len * 4) >> 20,
+            host_cache_mib = (engine_config.cache.host_len * 4) >> 20,
             "loaded"
         );
         let runner = ModelRunner::new(backend, model, &engine_config)?;
@@ -175,14 +189,21 @@ impl LoadModel<'_> {
         };
         let (context_length, sizes) = self.fit(request)?;
         Ok(EngineConfig {
-            max_running_requests: options.max_running_requests.min(sizes.num_slots),
+            max_running_requests: options.max_running_requests,
             max_queued_requests: options.max_queued_requests,
             chunked_prefill_size: options.chunked_prefill_size,
             max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
             context_length,
-            block_size: options.block_size,
-            num_blocks: sizes.num_blocks,
-            num_slots: sizes.num_slots,
+            cache: CacheConfig {
+                arena: sizes.arena,
+                block_size: options.block_size,
+                prefixes: options.prefixes,
+                host_len: options.host_cache_bytes.unwrap_or_else(|| options.backend.default_host_cache_bytes()) / 4,
+            },
+            checkpoints: CheckpointRules {
+                interval: options.checkpoint_interval.unwrap_or_else(|| worthwhile(&sizes, options.block_size)),
+                least_gap: options.block_size,
+            },
             eos_ids: self.eos_ids.clone(),
         })
     }
@@ -205,6 +226,11 @@ impl LoadModel<'_> {
             }
         }
     }
+}
+
+/// Tokens whose latents take as much memory as a state: computing fewer again costs less than keeping one.
+fn worthwhile(sizes: &PoolSizes, block_size: usize) -> usize {
+    sizes.arena.slot_len.div_ceil(sizes.arena.block_len).max(1) * block_size
 }
 
 /// The causes a loading model can fail with.

@@ -14,6 +14,8 @@ const MAX_CHOICES: usize = 128;
 const MAX_STOPS: usize = 16;
 /// Largest count of log-probabilities per position.
 pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
+/// Longest cache salt.
+const MAX_SALT_BYTES: usize = 1024;
 /// Bounds of a logit bias; values beyond them mean the bound.
 const MAX_BIAS: f64 = 100.0;
 
@@ -56,6 +58,8 @@ pub struct GenerationOptions {
     pub return_token_ids: bool,
     /// Whether special tokens are left out of the text; `true` where absent.
     pub skip_special_tokens: bool,
+    /// Stored prefixes are shared only among requests of equal salts.
+    pub cache_salt: Option<String>,
 }
 
 impl GenerationOptions {
@@ -80,6 +84,7 @@ impl GenerationOptions {
             prompt_logprobs: fields.count("prompt_logprobs", 0, MAX_TOP_LOGPROBS)?,
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
+            cache_salt: read_salt(fields)?,
         })
     }
 }
@@ -117,6 +122,15 @@ impl StreamMode {
             };
         }
         Ok(if stream { StreamMode::Events(report) } else { StreamMode::Whole })
+    }
+}
+
+fn read_salt(fields: &mut Fields) -> Result<Option<String>, ProtocolError> {
+    match fields.string("cache_salt")? {
+        Some(salt) if salt.is_empty() || salt.len() > MAX_SALT_BYTES => {
+            Err(fields.refuse("cache_salt", &Value::String(salt), "must have 1 to 1024 bytes"))
+        }
+        salt => Ok(salt),
     }
 }
 

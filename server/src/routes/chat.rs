@@ -53,6 +53,7 @@ struct Prepared {
     params: SamplingParams,
     stops: StopStrings,
     n: usize,
+    cache_salt: Option<String>,
     stream: StreamMode,
     reply: ChatReply,
 }
@@ -78,11 +79,11 @@ impl Prepared {
             prompt_logprobs: options.prompt_logprobs,
             prompt_ids: None,
         };
-        let return_ids = options.return_token_ids;
+        let (return_ids, cache_salt) = (options.return_token_ids, options.cache_salt.clone());
         let prompt = render(renderer, request)?;
         reply.prompt_tokens = prompt.usage_tokens;
         reply.prompt_ids = return_ids.then(|| prompt.tokens.clone());
-        Ok(Prepared { prompt, params, stops, n, stream, reply, admission })
+        Ok(Prepared { prompt, params, stops, n, cache_salt, stream, reply, admission })
     }
 
     /// Hands every choice to the engine; if one is refused, those before it are dropped with it.
@@ -101,7 +102,11 @@ impl Prepared {
         if index > 0 {
             params.prompt_logprobs = None;
         }
-        let request = GenerateRequest { prompt: self.prompt.tokens.clone(), params };
+        let request = GenerateRequest {
+            cache_salt: self.cache_salt.clone(),
+            checkpoint_hints: self.prompt.message_ends.clone(),
+            ..GenerateRequest::new(self.prompt.tokens.clone(), params)
+        };
         let submitted = served.engine.submit(request);
         let stream = submitted.map_err(|error| ApiError::from_submit(&error, app.settings.overload))?;
         Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))

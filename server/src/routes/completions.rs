@@ -52,6 +52,7 @@ struct Prepared {
     params: SamplingParams,
     stops: StopStrings,
     specials: SpecialTokens,
+    cache_salt: Option<String>,
     stream: StreamMode,
     reply: CompletionReply,
 }
@@ -89,7 +90,8 @@ impl Prepared {
         };
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };
-        Ok(Prepared { params, stops, specials, stream: request.stream, reply, admission })
+        let cache_salt = options.cache_salt.clone();
+        Ok(Prepared { params, stops, specials, cache_salt, stream: request.stream, reply, admission })
     }
 
     /// Hands every choice of every prompt to the engine; if one is refused, those before it are dropped with it.
@@ -104,7 +106,8 @@ impl Prepared {
             None => OutputText::ids(self.stops.clone())?,
         };
         let params = for_choice(&self.params, index);
-        let request = GenerateRequest { prompt: prompt.ids.clone(), params };
+        let request =
+            GenerateRequest { cache_salt: self.cache_salt.clone(), ..GenerateRequest::new(prompt.ids.clone(), params) };
         let submitted = self.admission.served.engine.submit(request);
         let stream = submitted.map_err(|error| ApiError::from_submit(&error, app.settings.overload))?;
         Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))

@@ -1,5 +1,6 @@
 //! The HTTP routes, one file each, and what they share: reading a bounded body, leaving the reactor for text work.
 
+pub mod cache;
 pub mod chat;
 pub mod completions;
 pub mod health;
