@@ -323,3 +323,30 @@ impl CacheManager {
         self.ops.push(CacheOp::Forget(id));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stored prefix whose state was lent to somebody else, as if it had leaked.
+    #[test]
+    fn a_prefix_without_its_state_is_no_hit() {
+        let arena = ArenaShape { len: 100, block_len: 1, slot_len: 10 };
+        let config = CacheConfig { arena, block_size: 4, prefixes: Prefixes::Keep, host_len: 0 };
+        let mut cache = CacheManager::new(config);
+        let (key, tokens): (_, Vec<TokenId>) = (CacheKey::default(), (0..20).map(TokenId).collect());
+        for taken in [true, false] {
+            let mut opened = cache.open(&key, &tokens, 19).expect("room");
+            assert_eq!(opened.cached, 0);
+            cache.grow(&mut opened.cache, 12).expect("room");
+            let slot = opened.cache.slot();
+            cache.donate(opened.cache, &key, &tokens[..12]);
+            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 12);
+            cache.arena.free_slot(slot);
+            let other = taken.then(|| cache.arena.lend_slot().expect("room"));
+            assert_ne!(other, Some(slot));
+            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 0, "half a hit");
+            other.into_iter().for_each(|slot| cache.arena.free_slot(slot));
+        }
+    }
+}

@@ -16,8 +16,8 @@ impl CacheManager {
         if self.prefixes == Prefixes::Forget {
             return None;
         }
-        let shape = self.arena.shape();
-        let rank = self.on_device.rank((tokens, 1), shape.slot_len + self.blocks_for(tokens) * shape.block_len);
+        // The blocks before it stay for the state that the sequence leaves at its end.
+        let rank = self.on_device.rank((tokens, 1), self.arena.shape().slot_len);
         self.lend_slot(Some(rank)).ok()
     }
 

@@ -56,6 +56,11 @@ impl PlannedPositions {
         }
     }
 
+    /// Whether a place was planned by name.
+    pub(crate) fn contains(&self, position: usize) -> bool {
+        self.fixed.binary_search(&position).is_ok()
+    }
+
     /// The places in `start + 1 ..= end`, rising.
     pub(crate) fn between(&self, start: usize, end: usize) -> Vec<usize> {
         let mut all: Vec<usize> = self.fixed.iter().copied().filter(|p| (start + 1..=end).contains(p)).collect();

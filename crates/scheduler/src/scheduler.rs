@@ -38,6 +38,9 @@ pub struct SchedulerConfig {
     pub checkpoints: CheckpointRules,
 }
 
+/// Sequences that a new one is compared with, to find where they part.
+const MAX_COMPARED: usize = 32;
+
 /// What is left of a step's limits while it is planned.
 struct Budget {
     prefill: usize,
@@ -63,6 +66,8 @@ impl Scheduler {
     /// Queues a request.
     pub fn add(&mut self, request: SequenceRequest) {
         let sequence = Sequence::new(request, &self.config.eos_ids, self.config.context_length);
+        let running: Vec<SeqId> = self.running.keys().copied().collect();
+        running.into_iter().take(MAX_COMPARED).for_each(|id| self.plan_parting(id, &sequence));
         self.enqueue(sequence);
     }
 
@@ -212,7 +217,7 @@ impl Scheduler {
             if !self.running.is_empty() && !cache.has_room(found, (wanted, promised)) {
                 return;
             }
-            if self.waits_for_another(found, cache, plan) {
+            if self.waits_for_another(found) {
                 return;
             }
             let Some(mut sequence) = self.waiting.pop_front() else { return };
@@ -229,6 +234,9 @@ impl Scheduler {
             sequence.start(opened.cache, opened.cached);
             let id = sequence.id();
             self.running.insert(id, sequence);
+            let waiting = std::mem::take(&mut self.waiting);
+            waiting.iter().take(MAX_COMPARED).for_each(|later| self.plan_parting(id, later));
+            self.waiting = waiting;
             self.serve(id, cache, (plan, budget));
             if !plan.preempted.is_empty() {
                 return;
@@ -238,33 +246,21 @@ impl Scheduler {
 
     /// Whether the next sequence had better wait until a running one has computed what both begin with; then the state
     /// at that place will be saved.
-    fn waits_for_another(&mut self, found: Match, cache: &mut CacheManager, plan: &mut StepPlan) -> bool {
+    fn waits_for_another(&self, found: Match) -> bool {
         let Some(next) = self.waiting.front() else { return false };
-        for (id, sequence) in &mut self.running {
-            let prefilling = sequence.computed < sequence.prompt_len();
-            if !prefilling || sequence.key() != next.key() {
-                continue;
-            }
-            let prompt = &sequence.tokens()[..sequence.prompt_len() - 1];
-            let parting = common_prefix(prompt, next.tokens()).min(next.reusable());
-            let saves = parting >= found.cached + self.config.checkpoints.least_gap.max(1);
-            if !saves || sequence.computed >= parting {
-                continue;
-            }
-            match plan.runs.iter_mut().find(|run| run.seq == *id && run.tokens.end >= parting) {
-                None => sequence.planned.add(parting),
-                Some(run) if run.snapshots.iter().any(|snapshot| snapshot.position == parting) => {}
-                Some(run) => match cache.spare_slot(parting - found.cached) {
-                    Some(slot) => {
-                        run.snapshots.push(PlannedSnapshot { position: parting, slot });
-                        run.snapshots.sort_unstable_by_key(|snapshot| snapshot.position);
-                    }
-                    None => return false,
-                },
-            }
-            return true;
+        let least = found.cached + self.config.checkpoints.least_gap.max(1);
+        self.running.values().any(|sequence| {
+            parting(sequence, next).is_some_and(|place| place >= least && sequence.planned.contains(place))
+        })
+    }
+
+    /// Plans to save a running sequence's state where one that came later parts from it.
+    fn plan_parting(&mut self, id: SeqId, later: &Sequence) {
+        let least_gap = self.config.checkpoints.least_gap.max(1);
+        let Some(sequence) = self.running.get_mut(&id) else { return };
+        if let Some(place) = parting(sequence, later).filter(|place| *place >= sequence.computed + least_gap) {
+            sequence.planned.add(place);
         }
-        false
     }
 
     fn enqueue(&mut self, sequence: Sequence) {
@@ -274,13 +270,12 @@ impl Scheduler {
 }
 
 /// Lends slots for the states that are to be saved while `tokens` are computed.
-fn plan_snapshots(sequence: &Sequence, tokens: &Range<usize>, cache: &mut CacheManager) -> Vec<PlannedSnapshot> {
-    let mut before = tokens.start;
+fn plan_snapshots(sequence: &mut Sequence, tokens: &Range<usize>, cache: &mut CacheManager) -> Vec<PlannedSnapshot> {
     let mut snapshots = Vec::new();
     for position in sequence.planned.between(tokens.start, tokens.end) {
-        if let Some(slot) = cache.spare_slot(position - before) {
+        if let Some(slot) = cache.spare_slot(position - sequence.saved) {
             snapshots.push(PlannedSnapshot { position, slot });
-            before = position;
+            sequence.saved = position;
         }
     }
     snapshots
@@ -311,6 +306,16 @@ fn discard(sequence: &mut Sequence, cache: &mut CacheManager) {
     if let Some((held, tokens)) = sequence.stop() {
         cache.discard(held, &key, tokens);
     }
+}
+
+/// Where a waiting sequence parts from a running one that has not computed that place yet.
+fn parting(running: &Sequence, waiting: &Sequence) -> Option<usize> {
+    if running.computed >= running.prompt_len() || running.key() != waiting.key() {
+        return None;
+    }
+    let prompt = &running.tokens()[..running.prompt_len() - 1];
+    let place = common_prefix(prompt, waiting.tokens()).min(waiting.reusable());
+    (place > running.computed).then_some(place)
 }
 
 /// Blocks that a sequence lacks for all its tokens and one more.

@@ -56,6 +56,8 @@ pub struct Sequence {
     pub(crate) cache: Option<SequenceCache>,
     key: CacheKey,
     hints: Vec<usize>,
+    /// Tokens of the last state that was stored or is being saved, its own or the one it started from.
+    pub(crate) saved: usize,
     /// Where its state is saved while it runs.
     pub(crate) planned: PlannedPositions,
     /// Prompt tokens that it did not have to compute, as of its first start.
@@ -87,6 +89,7 @@ impl Sequence {
             cache: None,
             key,
             hints: checkpoint_hints,
+            saved: 0,
             planned: PlannedPositions::default(),
             cached_tokens: None,
         }
@@ -177,7 +180,7 @@ impl Sequence {
     /// Starts to run with some tokens computed.
     pub(crate) fn start(&mut self, cache: SequenceCache, computed: usize) {
         self.cache = Some(cache);
-        self.computed = computed;
+        (self.computed, self.saved) = (computed, computed);
         self.cached_tokens.get_or_insert(computed);
     }
 
