@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
+pub use crate::simulate::TraceKind;
 
 /// Serves Kimi K3 and its relatives.
 #[derive(Debug, Parser)]
@@ -30,6 +31,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure prefill and decode speed.
     Bench(Box<BenchArgs>),
+    /// Run a trace of requests against the prefix cache, without a model.
+    SimulateCache(SimulateArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
 }
@@ -180,6 +183,41 @@ pub struct InspectArgs {
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,
+}
+
+/// Flags of `simulate-cache`.
+#[derive(Debug, Clone, Args)]
+pub struct SimulateArgs {
+    /// JSON lines: the published Mooncake form, or ours with `tokens`, `output` and `checkpoints`.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Without a file, the kind of trace to make up.
+    #[arg(long, value_enum, default_value_t = TraceKind::Chat)]
+    pub generate: TraceKind,
+    /// Requests to make up.
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = positive)]
+    pub requests: usize,
+    /// Seed of what is made up.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// A `config.json` whose sizes count; K3's where absent.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Memory for states and latents.
+    #[arg(long, value_name = "GIB", default_value_t = 32.0)]
+    pub memory_gib: f64,
+    /// Host memory for what is evicted.
+    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
+    pub host_gib: f64,
+    /// Ranks over which states are split by heads; latents are on all of them.
+    #[arg(long, value_name = "RANKS", default_value_t = 8, value_parser = positive)]
+    pub split: usize,
+    /// Tokens per block.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
+    pub block_size: usize,
+    /// Requests that hold memory at once.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    pub concurrency: usize,
 }
 
 /// Flags of `bench`.

@@ -30,6 +30,7 @@ mod request_id;
 mod routes;
 mod sampling;
 pub mod server;
+pub mod simulate;
 mod sse;
 mod usage;
 

@@ -13,7 +13,7 @@ use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
-use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect};
+use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect, simulate};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Some(Command::Chat(args)) => chat(&args),
         Some(Command::Inspect(args)) => inspect::inspect(&args).map(|report| print!("{report}")).map_err(Into::into),
         Some(Command::Bench(args)) => bench::run(&args).map(|report| print!("{report}")).map_err(Into::into),
+        Some(Command::SimulateCache(args)) => simulate::run(&args).map(|report| print!("{report}")).map_err(Into::into),
         Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
     };
     match outcome {

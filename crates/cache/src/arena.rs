@@ -4,7 +4,7 @@
 //! kind needs room that exists only in holes of the other, the outermost units move into the innermost holes. A unit
 //! that a step in flight uses never moves.
 
-use std::collections::BTreeSet;
+use crate::holes::Holes;
 
 /// A latent block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,7 +76,7 @@ struct Region {
     /// Per distance: virtual id, or [`NOWHERE`]. As long as the region extends.
     unit_at: Vec<u32>,
     /// Free distances below the extent.
-    holes: BTreeSet<u32>,
+    holes: Holes,
     /// Virtual ids that may be lent again.
     spare_ids: Vec<u32>,
     /// Per virtual id: whether a step in flight uses it.
@@ -90,7 +90,7 @@ impl Region {
         Region {
             place_of: Vec::new(),
             unit_at: Vec::new(),
-            holes: BTreeSet::new(),
+            holes: Holes::default(),
             spare_ids: Vec::new(),
             busy: Vec::new(),
             in_flight: Vec::new(),
@@ -111,8 +111,11 @@ impl Region {
 
     /// Lends the innermost hole, or one more unit where the caller has found room for it.
     fn lend(&mut self, may_extend: bool) -> Option<u32> {
-        let place = match self.holes.pop_first() {
-            Some(hole) => hole,
+        let place = match self.holes.first() {
+            Some(hole) => {
+                self.holes.remove(hole);
+                hole
+            }
             None if may_extend => {
                 self.unit_at.push(NOWHERE);
                 u32::try_from(self.unit_at.len() - 1).ok()?
@@ -146,7 +149,7 @@ impl Region {
         self.holes.insert(place);
         while self.unit_at.last() == Some(&NOWHERE) {
             self.unit_at.pop();
-            self.holes.remove(&(self.unit_at.len() as u32));
+            self.holes.remove(self.unit_at.len() as u32);
         }
     }
 
@@ -165,13 +168,13 @@ impl Region {
 
     /// Moves the outermost unit into the innermost hole; `None` where there is no hole or the unit is in flight.
     fn compact(&mut self) -> Option<(u32, u32)> {
-        let to = *self.holes.first()?;
+        let to = self.holes.first()?;
         let from = u32::try_from(self.unit_at.len() - 1).ok()?;
         let id = self.unit_at[from as usize];
         if self.busy[id as usize] {
             return None;
         }
-        self.holes.remove(&to);
+        self.holes.remove(to);
         self.put(id, to);
         self.vacate(from);
         Some((from, to))

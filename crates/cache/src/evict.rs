@@ -3,13 +3,13 @@
 //! From the device they go to host memory while its budget holds them, or holds something worth less; from there they
 //! go for good. Blocks without a checkpoint at or below them serve nobody and go at once.
 
-use crate::rank::Rank;
 use crate::tree::{CheckpointId, NodeId, Stored};
+use crate::value::{Seen, Value};
 use crate::{BlockId, CacheError, CacheManager, CacheOp, HostId, SlotId, UnitKind};
 
 impl CacheManager {
-    /// Lends a slot, evicting what ranks lower than `below` (`None`: whatever it takes).
-    pub(crate) fn lend_slot(&mut self, below: Option<Rank>) -> Result<SlotId, CacheError> {
+    /// Lends a slot, evicting what is worth less than `below` (`None`: whatever it takes).
+    pub(crate) fn lend_slot(&mut self, below: Option<Value>) -> Result<SlotId, CacheError> {
         loop {
             if let Some(slot) = self.arena.lend_slot() {
                 return Ok(slot);
@@ -21,7 +21,7 @@ impl CacheManager {
     }
 
     /// Lends a block, as [`CacheManager::lend_slot`].
-    pub(crate) fn lend_block(&mut self, below: Option<Rank>) -> Option<BlockId> {
+    pub(crate) fn lend_block(&mut self, below: Option<Value>) -> Option<BlockId> {
         loop {
             if let Some(block) = self.arena.lend_block() {
                 return Some(block);
@@ -40,47 +40,53 @@ impl CacheManager {
         self.arena.free_now(kind) > 0
     }
 
-    /// Evicts the checkpoint that is worth least; false where there is none, or none that ranks low enough.
-    fn evict_one(&mut self, below: Option<Rank>) -> bool {
-        while let Some((rank, id)) = self.on_device.lowest() {
-            // What it saves changes when others come and go.
-            let now = self.rank_of(id);
-            if now > rank {
-                self.on_device.remove(id, rank);
-                self.tree.checkpoint_mut(id).rank = now;
-                self.on_device.insert(id, now);
-                continue;
-            }
-            if below.is_some_and(|below| rank >= below) {
+    /// Evicts the checkpoint that is worth least; false where there is none, or none that is worth little enough.
+    fn evict_one(&mut self, below: Option<Value>) -> bool {
+        if let Some((value, id)) = self.least_on_device() {
+            if below.is_some_and(|below| value >= below) {
                 return false;
             }
-            self.on_device.evict(id, rank);
+            self.on_device.remove(id);
             self.stats.evictions += 1;
-            if self.demote(id, rank) {
+            if self.demote(id, value) {
                 self.stats.demotions += 1;
             } else {
-                self.drop_unranked(id);
+                self.drop_unshelved(id);
             }
             return true;
         }
         // Blocks here whose checkpoints are all in host memory, which had no room for them.
-        match self.on_host.lowest() {
-            Some((rank, id)) if below.is_none_or(|below| rank < below) => {
-                self.on_host.evict(id, rank);
+        match self.least_on_host() {
+            Some((value, id)) if below.is_none_or(|below| value < below) => {
+                self.on_host.remove(id);
                 self.stats.host_evictions += 1;
-                self.drop_unranked(id);
+                self.drop_unshelved(id);
                 true
             }
             _ => false,
         }
     }
 
+    fn least_on_device(&mut self) -> Option<(Value, CheckpointId)> {
+        let mut shelf = std::mem::take(&mut self.on_device);
+        let least = shelf.least(|id| self.value_of(id));
+        self.on_device = shelf;
+        least
+    }
+
+    fn least_on_host(&mut self) -> Option<(Value, CheckpointId)> {
+        let mut shelf = std::mem::take(&mut self.on_host);
+        let least = shelf.least(|id| self.value_of(id));
+        self.on_host = shelf;
+        least
+    }
+
     /// Saves a checkpoint in host memory, and the blocks that nothing on the device needs without it.
-    fn demote(&mut self, id: CheckpointId, rank: Rank) -> bool {
+    fn demote(&mut self, id: CheckpointId, value: Value) -> bool {
         let shape = self.arena.shape();
         let tail = self.tree.checkpoint(id).tail_block.is_some();
         let own = shape.slot_len + usize::from(tail) * shape.block_len;
-        if !self.make_host_room(own, rank) {
+        if !self.make_host_room(own, value) {
             return false;
         }
         if let Stored::Device(slot) = self.tree.checkpoint(id).state {
@@ -95,21 +101,20 @@ impl CacheManager {
             let to = self.save_block(block);
             self.tree.checkpoint_mut(id).tail_block = Some(Stored::Host(to));
         }
-        self.tree.checkpoint_mut(id).rank = rank;
-        self.on_host.insert(id, rank);
+        self.on_host.insert(id);
         let node = self.tree.checkpoint(id).node;
-        self.demote_blocks(node, rank);
+        self.demote_blocks(node, value);
         true
     }
 
     /// Saves blocks that no checkpoint on the device and no sequence needs, from the end of a node upwards.
-    fn demote_blocks(&mut self, node: NodeId, rank: Rank) {
+    fn demote_blocks(&mut self, node: NodeId, value: Value) {
         let mut at = Some(node);
         while let Some(node) = at {
             let keep = self.needed_on_device(node);
             for i in (keep..self.tree.node(node).blocks.len()).rev() {
                 let Stored::Device(block) = self.tree.node(node).blocks[i] else { continue };
-                if !self.make_host_room(self.arena.shape().block_len, rank) {
+                if !self.make_host_room(self.arena.shape().block_len, value) {
                     return;
                 }
                 // Room may have been made by dropping what this very node kept.
@@ -144,17 +149,17 @@ impl CacheManager {
         to
     }
 
-    /// Drops what ranks lower from host memory until `len` fits.
-    fn make_host_room(&mut self, len: usize, rank: Rank) -> bool {
+    /// Drops what is worth less from host memory until `len` fits.
+    fn make_host_room(&mut self, len: usize, value: Value) -> bool {
         if len > self.host.budget() {
             return false;
         }
         while !self.host.has_room(len) {
-            match self.on_host.lowest() {
-                Some((lowest, id)) if lowest < rank => {
-                    self.on_host.evict(id, lowest);
+            match self.least_on_host() {
+                Some((least, id)) if least < value => {
+                    self.on_host.remove(id);
                     self.stats.host_evictions += 1;
-                    self.drop_unranked(id);
+                    self.drop_unshelved(id);
                 }
                 _ => return false,
             }
@@ -164,11 +169,11 @@ impl CacheManager {
 
     /// Removes a checkpoint, and the blocks that it alone kept.
     pub(crate) fn drop_checkpoint(&mut self, id: CheckpointId) {
-        self.unrank(id);
-        self.drop_unranked(id);
+        self.unshelve(id);
+        self.drop_unshelved(id);
     }
 
-    fn drop_unranked(&mut self, id: CheckpointId) {
+    fn drop_unshelved(&mut self, id: CheckpointId) {
         let checkpoint = self.tree.remove_checkpoint(id);
         match checkpoint.state {
             Stored::Device(slot) => {
@@ -200,30 +205,27 @@ impl CacheManager {
         }
     }
 
-    /// Puts a checkpoint into the queue of where its state is.
-    pub(crate) fn rank(&mut self, id: CheckpointId) {
-        let rank = self.rank_of(id);
-        self.tree.checkpoint_mut(id).rank = rank;
+    /// Puts a checkpoint on the shelf of where its state is.
+    pub(crate) fn shelve(&mut self, id: CheckpointId) {
         match self.tree.checkpoint(id).state {
-            Stored::Device(_) => self.on_device.insert(id, rank),
-            Stored::Host(_) => self.on_host.insert(id, rank),
+            Stored::Device(_) => self.on_device.insert(id),
+            Stored::Host(_) => self.on_host.insert(id),
         }
     }
 
-    /// Takes a checkpoint out of its queue.
-    pub(crate) fn unrank(&mut self, id: CheckpointId) {
-        let rank = self.tree.checkpoint(id).rank;
+    /// Takes a checkpoint off its shelf.
+    pub(crate) fn unshelve(&mut self, id: CheckpointId) {
         match self.tree.checkpoint(id).state {
-            Stored::Device(_) => self.on_device.remove(id, rank),
-            Stored::Host(_) => self.on_host.remove(id, rank),
+            Stored::Device(_) => self.on_device.remove(id),
+            Stored::Host(_) => self.on_host.remove(id),
         }
     }
 
-    fn rank_of(&self, id: CheckpointId) -> Rank {
-        let shape = self.arena.shape();
+    fn value_of(&self, id: CheckpointId) -> Value {
+        let (shape, checkpoint) = (self.arena.shape(), self.tree.checkpoint(id));
         let len = shape.slot_len + self.tree.exclusive_blocks(id) * shape.block_len;
-        let value = (self.tree.saved_tokens(id), self.tree.checkpoint(id).uses);
-        // One scale for both places, so that ranks can be compared.
-        self.on_device.rank(value, len)
+        let age = self.clock - checkpoint.last_use;
+        let seen = Seen { starts: checkpoint.starts, age, passed: self.tree.is_passed(id) };
+        Value::new((self.tree.saved_tokens(id), seen), len)
     }
 }

@@ -8,17 +8,18 @@
 mod arena;
 mod error;
 mod evict;
+mod holes;
 mod host;
 mod key;
 mod manager;
 mod op;
-mod rank;
 mod report;
 mod restore;
 mod sequence;
 mod stats;
 mod store;
 mod tree;
+mod value;
 mod walk;
 
 pub use arena::{Arena, ArenaShape, BlockId, Move, Place, SlotId, UnitKind};

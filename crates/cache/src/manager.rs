@@ -10,9 +10,9 @@ use perilune_tensor::TokenId;
 
 use crate::arena::Arena;
 use crate::host::HostAccount;
-use crate::rank::EvictionQueue;
 use crate::sequence::{Held, Returns, SequenceCache};
 use crate::tree::{Checkpoint, NodeId, PrefixTree, Stored};
+use crate::value::Shelf;
 use crate::walk::Walk;
 use crate::{
     ArenaShape, BlockId, CacheError, CacheKey, CacheOp, CacheStats, CacheUsage, HostId, Place, SlotId, UnitKind,
@@ -77,8 +77,8 @@ pub struct CacheManager {
     pub(crate) arena: Arena,
     pub(crate) tree: PrefixTree,
     /// Checkpoints whose state is on the device, and in host memory.
-    pub(crate) on_device: EvictionQueue,
-    pub(crate) on_host: EvictionQueue,
+    pub(crate) on_device: Shelf,
+    pub(crate) on_host: Shelf,
     pub(crate) host: HostAccount,
     /// Blocks on the device that only stored prefixes hold.
     pub(crate) idle_blocks: usize,
@@ -86,6 +86,8 @@ pub struct CacheManager {
     pub(crate) stored_slots: usize,
     pub(crate) ops: Vec<CacheOp>,
     pub(crate) stats: CacheStats,
+    /// Sequences started.
+    pub(crate) clock: u64,
     pub(crate) returns: Returns,
 }
 
@@ -98,13 +100,14 @@ impl CacheManager {
             prefixes: config.prefixes,
             arena: Arena::new(config.arena),
             tree: PrefixTree::new(block_size),
-            on_device: EvictionQueue::default(),
-            on_host: EvictionQueue::default(),
+            on_device: Shelf::default(),
+            on_host: Shelf::default(),
             host: HostAccount::new(config.host_len),
             idle_blocks: 0,
             stored_slots: 0,
             ops: Vec::new(),
             stats: CacheStats::default(),
+            clock: 0,
             returns: Returns::default(),
         }
     }
@@ -117,6 +120,11 @@ impl CacheManager {
     /// Blocks that `tokens` tokens need.
     pub fn blocks_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.block_size)
+    }
+
+    /// Units of a kind that can be lent now without moving or evicting anything.
+    pub fn lendable(&self, kind: UnitKind) -> usize {
+        self.arena.free_now(kind)
     }
 
     /// Where a block lies on the device; `None` where it is not lent.
@@ -216,6 +224,7 @@ impl CacheManager {
     pub fn open(&mut self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Result<Opened, CacheError> {
         self.take_returns();
         let walk = self.walk(key, (tokens, limit));
+        self.clock += 1;
         let keep = self.prefixes == Prefixes::Keep;
         self.stats.queried_tokens += if keep { tokens.len() as u64 } else { 0 };
         if let Some(checkpoint) = walk.checkpoint {

@@ -36,8 +36,8 @@ pub struct PrefixReport {
 pub struct StateReport {
     /// Tokens that it includes.
     pub position: usize,
-    /// Sequences that started from it, and the one that saved it.
-    pub uses: u32,
+    /// Sequences that started from it.
+    pub starts: u32,
     /// Where it is.
     pub tier: Tier,
 }
@@ -63,7 +63,7 @@ impl CacheManager {
             let states = node.checkpoints.iter().map(|id| {
                 let checkpoint = self.tree.checkpoint(*id);
                 let tier = if matches!(checkpoint.state, Stored::Device(_)) { Tier::Device } else { Tier::Host };
-                StateReport { position: checkpoint.position, uses: checkpoint.uses, tier }
+                StateReport { position: checkpoint.position, starts: checkpoint.starts, tier }
             });
             prefixes.push(PrefixReport {
                 level,

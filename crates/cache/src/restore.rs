@@ -14,19 +14,21 @@ impl CacheManager {
         let shared = position / self.block_size;
         let node = if shared == 0 { node } else { self.tree.split(node, shared) };
         self.lock(node);
-        // Taken out of the queue, so that making room does not evict it.
-        self.unrank(id);
+        // Taken off the shelf, so that making room does not evict it.
+        self.unshelve(id);
         let copied = self.bring_back(node).then(|| self.copy_of(id)).flatten();
         let (slot, tail) = match copied {
             Some(own) => {
-                self.tree.checkpoint_mut(id).uses += 1;
-                self.rank(id);
+                let clock = self.clock;
+                let checkpoint = self.tree.checkpoint_mut(id);
+                (checkpoint.starts, checkpoint.last_use) = (checkpoint.starts + 1, clock);
+                self.shelve(id);
                 own
             }
             None => match self.take_over(id, node) {
                 Some(own) => own,
                 None => {
-                    self.rank(id);
+                    self.shelve(id);
                     self.unlock(node);
                     return None;
                 }

@@ -3,9 +3,9 @@
 
 use perilune_tensor::TokenId;
 
-use crate::rank::Rank;
 use crate::sequence::SequenceCache;
 use crate::tree::{Checkpoint, NodeId, Stored};
+use crate::value::{Seen, Value};
 use crate::walk::common_prefix;
 use crate::{BlockId, CacheKey, CacheManager, CacheOp, Prefixes, SlotId, UnitKind};
 
@@ -17,8 +17,8 @@ impl CacheManager {
             return None;
         }
         // The blocks before it stay for the state that the sequence leaves at its end.
-        let rank = self.on_device.rank((tokens, 1), self.arena.shape().slot_len);
-        self.lend_slot(Some(rank)).ok()
+        let value = Value::new((tokens, Seen::NEW), self.arena.shape().slot_len);
+        self.lend_slot(Some(value)).ok()
     }
 
     /// Gives back a slot that [`CacheManager::spare_slot`] lent and nobody wants.
@@ -206,10 +206,10 @@ impl CacheManager {
             tail: tail.into(),
             tail_block: tail_block.map(Stored::Device),
             state: Stored::Device(slot),
-            uses: 1,
-            rank: Rank::default(),
+            starts: 0,
+            last_use: self.clock,
         });
-        self.rank(id);
+        self.shelve(id);
         self.stats.checkpoints_stored += 1;
     }
 }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 
 use perilune_tensor::TokenId;
 
-use crate::rank::Rank;
 use crate::walk::common_prefix;
 use crate::{BlockId, CacheKey, HostId, SlotId};
 
@@ -60,8 +59,10 @@ pub(crate) struct Checkpoint {
     /// The block that holds them, where there are any.
     pub(crate) tail_block: Option<Stored<BlockId>>,
     pub(crate) state: Stored<SlotId>,
-    pub(crate) uses: u32,
-    pub(crate) rank: Rank,
+    /// Sequences that started from it.
+    pub(crate) starts: u32,
+    /// When it was saved or last used, in sequences started.
+    pub(crate) last_use: u64,
 }
 
 #[derive(Debug)]
@@ -259,6 +260,14 @@ impl PrefixTree {
             at = self.node(node).parent;
         }
         checkpoint.position
+    }
+
+    /// Whether another state lies below this one.
+    pub(crate) fn is_passed(&self, id: CheckpointId) -> bool {
+        let checkpoint = self.checkpoint(id);
+        let node = self.node(checkpoint.node);
+        // A node whose children are gone has none; what is below a child always leads to a state, or to a sequence.
+        !node.children.is_empty() || node.checkpoints.last() != Some(&id)
     }
 
     /// Blocks that no sequence and no other checkpoint needs once this one is gone.

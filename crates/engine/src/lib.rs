@@ -22,11 +22,11 @@ pub use event::TokenEvent;
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
 pub use model_runner::ModelRunner;
 pub use perilune_cache::{
-    ArenaShape, CacheConfig, CacheOp, CacheReport, CacheStats, CacheUsage, HostId, Place, PrefixReport, Prefixes,
-    StateReport, Tier, UnitKind,
+    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, CacheReport, CacheStats, CacheUsage, HostId, Place,
+    PrefixReport, Prefixes, SequenceCache, StateReport, Tier, UnitKind,
 };
 pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
-pub use perilune_scheduler::{CheckpointRules, FinishReason, TokenRole, Usage};
+pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
 pub use runner::{StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};
 pub use stats::{EngineStats, FinishCounts};

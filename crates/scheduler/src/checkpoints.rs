@@ -10,8 +10,8 @@ pub struct CheckpointRules {
 }
 
 /// The positions at which a sequence's state is to be saved.
-#[derive(Debug, Default)]
-pub(crate) struct PlannedPositions {
+#[derive(Debug, Clone, Default)]
+pub struct PlannedPositions {
     /// Rising.
     fixed: Vec<usize>,
     interval: usize,
@@ -19,26 +19,36 @@ pub(crate) struct PlannedPositions {
 
 /// What is known of a sequence when it starts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub struct Known<'a> {
     /// Places that its author named: ends of turns, of tool declarations, of the system prompt. Rising.
-    pub(crate) hints: &'a [usize],
+    pub hints: &'a [usize],
     /// Tokens that it has already.
-    pub(crate) cached: usize,
+    pub cached: usize,
     /// Tokens that agree with a stored sequence whose state was not saved there.
-    pub(crate) fork: usize,
+    pub fork: usize,
     /// Tokens of its prompt.
-    pub(crate) prompt_len: usize,
+    pub prompt_len: usize,
+}
+
+impl CheckpointRules {
+    /// The places for a sequence that starts now.
+    pub fn places(self, known: Known<'_>) -> PlannedPositions {
+        PlannedPositions::new(self, known)
+    }
 }
 
 impl PlannedPositions {
-    /// Forks come first, as somebody else has been there; then the places named, then the end of the prompt.
+    /// Forks come first, as somebody else has been there; then the end of the last turn and that of the first, which is
+    /// what conversations share; then the end of the prompt. Turns between them have been passed by: whoever comes back
+    /// comes back to the end.
     pub(crate) fn new(rules: CheckpointRules, known: Known<'_>) -> Self {
         let Known { hints, cached, fork, prompt_len } = known;
         // One token of a prompt is always computed, so a state after all of them would never be used.
         let last = prompt_len.saturating_sub(1);
         let mut fixed: Vec<usize> = Vec::new();
         let within = |position: &usize| (cached + 1..=last).contains(position);
-        let candidates = [fork].into_iter().chain(hints.iter().rev().copied()).chain([last]);
+        let ends = hints.iter().rev().take(1).chain(hints.iter().take(1)).copied();
+        let candidates = [fork].into_iter().chain(ends).chain([last]);
         for position in candidates.filter(within) {
             let near = |other: usize| position.abs_diff(other) < rules.least_gap;
             if !near(cached) && !fixed.iter().any(|other| near(*other)) {
@@ -62,7 +72,7 @@ impl PlannedPositions {
     }
 
     /// The places in `start + 1 ..= end`, rising.
-    pub(crate) fn between(&self, start: usize, end: usize) -> Vec<usize> {
+    pub fn between(&self, start: usize, end: usize) -> Vec<usize> {
         let mut all: Vec<usize> = self.fixed.iter().copied().filter(|p| (start + 1..=end).contains(p)).collect();
         if let Some(passed) = start.checked_div(self.interval) {
             all.extend(((passed + 1) * self.interval..=end).step_by(self.interval));
@@ -86,8 +96,8 @@ mod tests {
     #[test]
     fn ends_of_turns_and_of_the_prompt() {
         let known = Known { hints: &[100, 300, 495], cached: 0, fork: 0, prompt_len: 500 };
-        assert_eq!(positions(RULES, known), [100, 300, 495], "the end of the prompt is next to the end of a turn");
-        assert_eq!(positions(RULES, Known { prompt_len: 600, ..known }), [100, 300, 495, 599]);
+        assert_eq!(positions(RULES, known), [100, 495], "the end of the prompt is next to the end of a turn");
+        assert_eq!(positions(RULES, Known { prompt_len: 600, ..known }), [100, 495, 599]);
         assert_eq!(positions(RULES, Known { cached: 300, ..known }), [495], "what is cached is not saved again");
         assert_eq!(positions(RULES, Known { cached: 290, ..known }), [495]);
         assert_eq!(positions(RULES, Known { hints: &[], prompt_len: 10, ..known }), [0; 0], "too short to be worth it");

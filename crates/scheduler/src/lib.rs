@@ -10,7 +10,7 @@ mod plan;
 mod scheduler;
 mod sequence;
 
-pub use checkpoints::CheckpointRules;
+pub use checkpoints::{CheckpointRules, Known, PlannedPositions};
 pub use event::{Event, EventKind, FinishReason, SeqId, TokenRole, Usage};
 pub use plan::{Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, StepPlan};
 pub use scheduler::{Scheduler, SchedulerConfig};

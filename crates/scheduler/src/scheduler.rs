@@ -14,7 +14,7 @@ use std::ops::{Bound, Range};
 use perilune_cache::{CacheManager, Match, common_prefix};
 use perilune_tensor::TokenId;
 
-use crate::checkpoints::{CheckpointRules, Known, PlannedPositions};
+use crate::checkpoints::{CheckpointRules, Known};
 use crate::sequence::finite;
 use crate::{
     Draws, Event, EventKind, FinishReason, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, SeqId, Sequence,
@@ -230,7 +230,7 @@ impl Scheduler {
                 fork: found.agreeing,
                 prompt_len: sequence.prompt_len(),
             };
-            sequence.planned = PlannedPositions::new(self.config.checkpoints, known);
+            sequence.planned = self.config.checkpoints.places(known);
             sequence.start(opened.cache, opened.cached);
             let id = sequence.id();
             self.running.insert(id, sequence);

@@ -65,5 +65,5 @@ fn state(state: &StateReport) -> Value {
         Tier::Device => "device",
         Tier::Host => "host",
     };
-    json!({"position": state.position, "uses": state.uses, "tier": tier})
+    json!({"position": state.position, "starts": state.starts, "tier": tier})
 }
