@@ -55,6 +55,20 @@ pub enum ServerError {
     Answer(String),
 }
 
+/// An error and its causes, each said once: many messages here already end with their cause.
+pub fn in_one_line(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !line.contains(&more) {
+            line = format!("{line}: {more}");
+        }
+        cause = error.source();
+    }
+    line
+}
+
 /// A refusal of one request: a status and the JSON body that explains it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
@@ -174,6 +188,18 @@ mod tests {
         let body = ApiError::from_submit(&error, OVERLOAD).body().error;
         assert_eq!(body.code.as_deref(), Some("context_length_exceeded"));
         assert!(["123", "45", "67"].iter().all(|number| body.message.contains(number)), "{}", body.message);
+    }
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let io = || std::io::Error::other("the disk is on fire");
+        let said = ServerError::Io { what: "cannot listen".to_owned(), source: io() };
+        assert_eq!(in_one_line(&said), "cannot listen: the disk is on fire");
+        let unsaid = anyhow::Error::from(io()).context("cannot begin");
+        assert_eq!(in_one_line(unsaid.as_ref()), "cannot begin: the disk is on fire");
+        let tokenizer = TokenizerError::Io { path: "x".into(), source: io() };
+        let line = in_one_line(&ServerError::from(tokenizer));
+        assert_eq!(line.matches("on fire").count(), 1, "{line}");
     }
 
     #[test]

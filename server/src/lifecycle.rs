@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long streams that were told to end may take to say so.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+pub const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The state of the whole process.
 #[derive(Debug, Clone, PartialEq, Eq)]

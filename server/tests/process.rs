@@ -173,6 +173,76 @@ fn a_chat_with_nobody_says_so() {
 }
 
 #[test]
+fn a_chat_ends_when_nobody_reads_it() {
+    let args = ["chat", "--temperature", "0", "--effort", "none", "--max-tokens", "200"];
+    let mut child = perilune(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"What is 7 + 5?\n").unwrap();
+    let mut first = [0];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    // Input stays open: only the closed output can end it.
+    let asked_again = stdin.write_all(b"What is 7 + 5?\n");
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it goes on without a reader");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    drop((stdin, asked_again));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_piped_chat_fails_when_a_question_has_no_answer() {
+    let args = ["chat", "--max-tokens", "100000"];
+    let mut child =
+        perilune(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hi\nhi\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr).matches("error: ").count(), 1, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("100000"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn flags_are_refused_in_a_line_with_exit_code_2() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["serve", "--threads", "20000"], "error: invalid value '20000' for '--threads <N>': it must be"),
+        (&["serve", "--served-model-name", ""], "a name needs at least one character"),
+        (&["chat", "--effort", "foo"], "'foo' for '--effort <LEVEL>'"),
+        (&["chat", "--temperature", "9"], "from 0 to 2"),
+        (&["chat", "--url", "127.0.0.1:8000"], "http://127.0.0.1:8000"),
+        (&["bench", "--chunked-prefill-size", "9999999"], "--chunked-prefill-size"),
+    ];
+    for (args, sentence) in cases {
+        let output = output(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.lines().next().unwrap().contains(sentence), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let output = output(&["inspect", "/no/such/file.json"]);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+#[test]
+fn localhost_is_a_host() {
+    let serving = Serving::start(&["--host", "localhost"]);
+    assert!(serving.addr.ip().is_loopback());
+}
+
+#[test]
+fn a_report_may_be_cut_off_by_its_reader() {
+    let mut child = perilune(&["inspect", "--tensors"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn inspect_reads_the_demo() {
     let report = output(&["inspect", "--tensors"]);
     let lines = text(&report.stdout);
