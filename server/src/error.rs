@@ -8,6 +8,8 @@ use perilune_protocol::{ErrorBody, ErrorDetail, ErrorKind, ProtocolError};
 use perilune_sampling::SamplingError;
 use perilune_tokenizer::TokenizerError;
 
+use crate::token_limit::TokenLimit;
+
 /// What stops the server from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -132,15 +134,15 @@ impl ApiError {
         ErrorBody { error: self.detail.clone() }
     }
 
-    /// The refusal of a submission.
-    pub fn from_submit(error: &SubmitError, overload: Overload) -> Self {
+    /// The refusal of a submission, given the limit of tokens asked for and the name of the prompt's field.
+    pub fn from_submit(error: &SubmitError, asked: (TokenLimit, &str), overload: Overload) -> Self {
         let message = error.to_string();
         match error {
             SubmitError::QueueFull { .. } | SubmitError::Draining => ApiError::overloaded(overload, message),
             SubmitError::Dead { .. } => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::ServerError, message),
-            SubmitError::PromptTooLong { .. } => ApiError::invalid(message, None).with_code("context_length_exceeded"),
+            SubmitError::PromptTooLong { prompt, context, .. } => asked.0.too_long(*prompt, *context, asked.1),
             SubmitError::Invalid(error) => error.clone().into(),
-            SubmitError::EmptyPrompt | SubmitError::UnknownToken { .. } => ApiError::invalid(message, Some("prompt")),
+            SubmitError::EmptyPrompt | SubmitError::UnknownToken { .. } => ApiError::invalid(message, Some(asked.1)),
         }
     }
 }
@@ -171,12 +173,13 @@ impl IntoResponse for ApiError {
 mod tests {
     use super::*;
 
+    const ASKED: (TokenLimit, &str) = (TokenLimit::Asked(45), "messages");
     const OVERLOAD: Overload = Overload { status: StatusCode::TOO_MANY_REQUESTS, retry_after_s: 7 };
 
     #[test]
     fn overload_has_the_configured_status_and_retry_after() {
         for error in [SubmitError::QueueFull { max_queued_requests: 3 }, SubmitError::Draining] {
-            let response = ApiError::from_submit(&error, OVERLOAD).into_response();
+            let response = ApiError::from_submit(&error, ASKED, OVERLOAD).into_response();
             assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(response.headers()[header::RETRY_AFTER], "7");
         }
@@ -185,7 +188,8 @@ mod tests {
     #[test]
     fn a_prompt_that_is_too_long_names_three_numbers() {
         let error = SubmitError::PromptTooLong { prompt: 123, max_tokens: 45, context: 67 };
-        let body = ApiError::from_submit(&error, OVERLOAD).body().error;
+        let body = ApiError::from_submit(&error, ASKED, OVERLOAD).body().error;
+        assert_eq!(body.param.as_deref(), Some("messages"));
         assert_eq!(body.code.as_deref(), Some("context_length_exceeded"));
         assert!(["123", "45", "67"].iter().all(|number| body.message.contains(number)), "{}", body.message);
     }

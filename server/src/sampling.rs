@@ -8,7 +8,8 @@ use perilune_tensor::TokenId;
 
 use crate::error::ApiError;
 
-/// The parameters of a request's first choice. Ranges are the engine's to check.
+/// The parameters of a request's first choice, but for `max_tokens`, which depends on the prompt. Ranges are the engine's
+/// to check.
 ///
 /// # Errors
 /// 400 for a number that does not fit the sampler's precision.
@@ -27,7 +28,7 @@ pub fn sampling_params(options: &GenerationOptions, defaults: &GenerationConfig)
         frequency_penalty: pick("frequency_penalty", options.frequency_penalty, None)?.unwrap_or(0.0),
         logit_bias: options.logit_bias.iter().map(|(id, bias)| (TokenId(*id), *bias)).collect(),
         seed: options.seed,
-        max_tokens: options.max_tokens,
+        max_tokens: None,
         min_tokens: options.min_tokens,
         stop_token_ids: options.stop_token_ids.iter().copied().map(TokenId).collect(),
         ignore_eos: options.ignore_eos,

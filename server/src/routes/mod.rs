@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+mod generate;
 pub mod health;
 pub mod models;
 pub mod tokenize;

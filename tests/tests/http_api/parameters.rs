@@ -244,6 +244,11 @@ fn a_prompt_that_is_too_long_names_the_three_numbers() {
             assert!(numbers.iter().all(|number| message.contains(&number.to_string())), "{message}");
         }
     }
+    let default = post(addr, TEXT, &json!({"prompt": vec![50; 16_380]})).refused(400);
+    assert!(default["message"].as_str().unwrap().contains("16, the default"), "{default}");
+    assert_eq!(default["param"], "prompt");
+    let chat = post(addr, CHAT, &with(&chat(), "max_tokens", 100_000)).refused(400);
+    assert_eq!((&chat["code"], &chat["param"]), (&json!("context_length_exceeded"), &json!("messages")));
     refused(addr, TEXT, &json!({"prompt": [5000], "max_tokens": 1}), "prompt");
     refused(addr, TEXT, &json!({"prompt": "", "max_tokens": 1}), "prompt");
 }
