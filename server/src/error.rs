@@ -1,5 +1,7 @@
 //! Errors: what stops the process, and what one HTTP request is told.
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -26,6 +28,14 @@ pub enum ServerError {
     /// The checkpoint's configuration cannot be read or cannot run.
     #[error(transparent)]
     Config(#[from] perilune_config::ConfigError),
+    /// A default of `generation_config.json` is out of range.
+    #[error("{path}: {error}")]
+    Default {
+        /// The file.
+        path: PathBuf,
+        /// Field, value and rule.
+        error: SamplingError,
+    },
     /// The checkpoint's tensors cannot be used.
     #[error(transparent)]
     Weights(#[from] perilune_weights::WeightsError),

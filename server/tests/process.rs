@@ -7,6 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn perilune(args: &[&str]) -> Command {
@@ -28,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
 struct Serving {
     child: Child,
     addr: SocketAddr,
-    _log: BufReader<ChildStderr>,
+    log: BufReader<ChildStderr>,
 }
 
 impl Drop for Serving {
@@ -52,7 +54,7 @@ impl Serving {
             assert!(log.read_line(&mut line).unwrap() > 0, "it ended before it listened");
         }
         let addr = line.split("http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-        let serving = Serving { child, addr, _log: log };
+        let serving = Serving { child, addr, log };
         serving.until("ready", || serving.get("/ready").starts_with("HTTP/1.1 200"));
         serving
     }
@@ -226,6 +228,47 @@ fn a_cause_is_said_once() {
     let output = output(&["inspect", "/no/such/file.json"]);
     let said = text(&output.stderr);
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+/// A copy of the demo with one file changed.
+fn changed(file: &str, text: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo");
+    for entry in std::fs::read_dir(demo).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    std::fs::write(dir.path().join(file), text).unwrap();
+    dir
+}
+
+#[test]
+fn files_that_cannot_be_meant_are_refused_at_load() {
+    let cases = [
+        (r#"{"temperature": 9.5}"#, "generation_config.json: `temperature` is 9.5: must be between 0 and 2"),
+        (r#"{"eos_token_id": 99999}"#, "generation_config.json: `eos_token_id` is 99999: must be below"),
+        (r#"{"max_new_tokens": 0}"#, "generation_config.json: `max_new_tokens` is 0; a whole number from 1"),
+    ];
+    for (written, sentence) in cases {
+        let model = changed("generation_config.json", written);
+        let output = output(&["serve", "--port", "0", "--model", model.path().to_str().unwrap()]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(sentence), "{said}");
+    }
+    let output = output(&["inspect", "/dev/zero"]);
+    assert!(text(&output.stderr).contains("/dev/zero is not valid: it is not a regular file"));
+}
+
+#[test]
+fn a_checkpoint_without_special_tokens_is_served_with_a_warning() {
+    let model = changed("tokenizer_config.json", "{}");
+    let mut serving = Serving::start(&["--model", model.path().to_str().unwrap()]);
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+    let mut said = String::new();
+    serving.log.read_to_string(&mut said).unwrap();
+    assert!(said.contains("WARN") && said.contains("chat completions will be refused"), "{said}");
 }
 
 #[test]
