@@ -99,7 +99,7 @@ struct RawAdded {
 
 /// A token is named by its text, or by an object that holds its text.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a token is expected: its name, or an object with its name as `content`")]
 enum RawToken {
     Name(String),
     Object { content: String },
@@ -186,6 +186,8 @@ mod tests {
         assert!(error.contains("added_tokens_decoder.x7"), "{error}");
         let error = tokenizer(r#"{"added_tokens_decoder": {"7": {"content": "a"}, "8": {"content": "a"}}}"#);
         assert!(error.unwrap_err().to_string().contains("share a name"));
+        let error = tokenizer(r#"{"eos_token": 3}"#).unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json") && error.contains("a token is expected"), "{error}");
         let error = tokenizer("{\"added_tokens_decoder\": 3}").unwrap_err().to_string();
         assert!(error.contains("tokenizer_config.json"), "{error}");
     }
