@@ -1,4 +1,4 @@
-//! Which device computes: one match arm per backend.
+//! Which device computes: one match arm and one [`Measured`] per backend.
 
 use clap::ValueEnum;
 use perilune_backend::Backend;
@@ -13,6 +13,21 @@ pub enum BackendKind {
     Cpu,
 }
 
+/// A backend as `bench` measures it.
+pub trait Measured: Backend {
+    /// Bytes read per second by all that computes, in GB/s: the limit of decode.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError>;
+}
+
+impl Measured for CpuBackend {
+    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError> {
+        Ok(self.measure_read_bandwidth()?)
+    }
+}
+
 /// What is done with a device once it is known which one it is.
 pub trait WithBackend {
     /// What comes of it.
@@ -21,7 +36,7 @@ pub trait WithBackend {
     ///
     /// # Errors
     /// Whatever the work fails with.
-    fn run<B: Backend>(self, backend: B) -> Result<Self::Output, ServerError>;
+    fn run<B: Measured>(self, backend: B) -> Result<Self::Output, ServerError>;
 }
 
 impl BackendKind {
@@ -49,7 +64,7 @@ pub fn device_memory_bytes(kind: BackendKind) -> u64 {
     struct Ask;
     impl WithBackend for Ask {
         type Output = u64;
-        fn run<B: Backend>(self, backend: B) -> Result<u64, ServerError> {
+        fn run<B: Measured>(self, backend: B) -> Result<u64, ServerError> {
             Ok(backend.info().memory_bytes as u64)
         }
     }

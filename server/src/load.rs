@@ -1,25 +1,26 @@
 //! From a directory to a running engine: configuration, tensors, tokenizer, pools.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use perilune_backend::Backend;
 use perilune_config::{GenerationConfig, ModelConfig};
 use perilune_engine::{
     CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
     size_pools,
 };
 use perilune_model::{Kimi, ModelError};
+use perilune_sampling::SamplingError;
 use perilune_tensor::TokenId;
 use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
-use crate::backend::{BackendKind, WithBackend};
+use crate::backend::{BackendKind, Measured, WithBackend};
 use crate::cli::ModelArgs;
 use crate::error::ServerError;
 use crate::model_dir::default_model;
 use crate::progress::{LoadProgress, Show};
+use crate::sampling::check_defaults;
 
 /// Context where neither the operator nor the checkpoint says.
 const DEFAULT_CONTEXT: usize = 32_768;
@@ -104,9 +105,12 @@ impl LoadOptions {
 /// What is wrong with configuration, tensors, tokenizer or memory, in a sentence.
 pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
     let config = ModelConfig::from_dir(&options.dir)?;
-    let defaults = GenerationConfig::from_dir(&options.dir)?;
+    let defaults = defaults(&options.dir, &config)?;
     let text = if options.token_ids_only { None } else { Some(text_side(options, &config)?) };
     let eos_ids = eos_ids(&config, &defaults, text.as_ref());
+    for doubt in doubts(text.as_ref(), &eos_ids) {
+        tracing::warn!("{doubt}");
+    }
     let work = LoadModel { options, config: &config, eos_ids, show };
     let engine = options.backend.with(options.threads, work)?;
     let context_length = engine.context_length();
@@ -129,12 +133,38 @@ fn text_side(options: &LoadOptions, config: &ModelConfig) -> Result<TextSide, Se
     Ok(TextSide::new(tokenizer))
 }
 
+/// What the checkpoint asks for where a request says nothing, every value in its range.
+fn defaults(dir: &Path, config: &ModelConfig) -> Result<GenerationConfig, ServerError> {
+    let defaults = GenerationConfig::from_dir(dir)?;
+    let refused = |error| ServerError::Default { path: dir.join("generation_config.json"), error };
+    check_defaults(&defaults, config.vocab_size).map_err(refused)?;
+    match defaults.eos.iter().find(|id| id.index() >= config.vocab_size) {
+        Some(id) => Err(refused(SamplingError {
+            field: "eos_token_id",
+            value: id.to_string(),
+            rule: format!("must be below the vocabulary size, {}", config.vocab_size),
+        })),
+        None => Ok(defaults),
+    }
+}
+
+/// What the operator should know of a checkpoint that can be served all the same.
+fn doubts(text: Option<&TextSide>, eos_ids: &[TokenId]) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if let Some(Err(reason)) = text.map(|text| &text.chat) {
+        doubts.push(format!("chat completions will be refused: {reason} (see tokenizer_config.json)"));
+    }
+    if eos_ids.is_empty() {
+        doubts.push("no file of the checkpoint names a token that ends an answer: only limits will end one".to_owned());
+    }
+    doubts
+}
+
 /// Whatever any of the three files calls an end.
 fn eos_ids(config: &ModelConfig, generation: &GenerationConfig, text: Option<&TextSide>) -> Vec<TokenId> {
     let mut ids = config.eos_tokens.clone();
     ids.extend_from_slice(&generation.eos);
     ids.extend(text.into_iter().flat_map(|text| text.tokenizer.stop_ids().iter().copied()));
-    ids.retain(|id| id.index() < config.vocab_size);
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -150,7 +180,7 @@ struct LoadModel<'a> {
 impl WithBackend for LoadModel<'_> {
     type Output = EngineHandle;
 
-    fn run<B: Backend>(self, backend: B) -> Result<EngineHandle, ServerError> {
+    fn run<B: Measured>(self, backend: B) -> Result<EngineHandle, ServerError> {
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = Checkpoint::open(&source, self.config)?;
         let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
@@ -239,5 +269,25 @@ pub(crate) fn server_error(error: ModelError) -> ServerError {
         ModelError::Weights(error) => error.into(),
         ModelError::Backend(error) => error.into(),
         other => ServerError::Answer(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_cannot_chat_or_end_is_doubted() {
+        let config = perilune_tokenizer::Vocabulary::parse(&std::fs::read(demo().join("tiktoken.model")).unwrap());
+        let bare = Tokenizer::from_parts(config.unwrap(), Default::default(), &[]).unwrap();
+        let doubts_of_bare = doubts(Some(&TextSide::new(Arc::new(bare))), &[]);
+        assert_eq!(doubts_of_bare.len(), 2);
+        assert!(doubts_of_bare[0].contains("tokenizer_config.json"), "{doubts_of_bare:?}");
+        let whole = TextSide::new(Arc::new(Tokenizer::from_dir(&demo()).unwrap()));
+        assert!(doubts(Some(&whole), &[TokenId(1)]).is_empty());
+    }
+
+    fn demo() -> PathBuf {
+        default_model().unwrap()
     }
 }

@@ -69,7 +69,7 @@ impl GenerationOptions {
             n: fields.count("n", 1, MAX_CHOICES)?.unwrap_or(1),
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(i64::cast_unsigned),
             stop: read_stops(fields)?,
-            stop_token_ids: read_ids(fields, "stop_token_ids")?,
+            stop_token_ids: read_ids(fields, "stop_token_ids")?.unwrap_or_default(),
             min_tokens: fields.count("min_tokens", 0, u32::MAX as usize)?.unwrap_or(0),
             max_tokens: fields.count("max_tokens", 0, u32::MAX as usize)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
@@ -158,10 +158,10 @@ fn read_stops(fields: &mut Fields) -> Result<Vec<String>, ProtocolError> {
     items.into_iter().enumerate().map(text).collect()
 }
 
-pub(crate) fn read_ids(fields: &mut Fields, key: &str) -> Result<Vec<u32>, ProtocolError> {
+/// A list of token ids; `None` where it is absent.
+pub(crate) fn read_ids(fields: &mut Fields, key: &str) -> Result<Option<Vec<u32>>, ProtocolError> {
     let path = fields.path(key);
-    let items = fields.array(key)?;
-    items.map_or_else(|| Ok(Vec::new()), |items| token_ids(&path, &items))
+    fields.array(key)?.map(|items| token_ids(&path, &items)).transpose()
 }
 
 fn read_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ProtocolError> {
