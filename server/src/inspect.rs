@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn report(path: &str) -> String {
-        let args = InspectArgs { path: Some(repository(path)), context_length: None, tensors: false };
+        let args = InspectArgs { path: Some(repository(path)), context_length: None, tensors: false, cache: None };
         inspect(&args).unwrap()
     }
 
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let args = InspectArgs { path: Some("no/such.json".into()), context_length: None, tensors: false };
+        let args = InspectArgs { path: Some("no/such.json".into()), context_length: None, tensors: false, cache: None };
         assert!(inspect(&args).unwrap_err().to_string().contains("no/such.json"));
     }
 
