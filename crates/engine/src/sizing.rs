@@ -13,6 +13,8 @@ pub struct PoolRequest<'a> {
     pub model: &'a ModelConfig,
     /// Bytes for caches.
     pub budget_bytes: usize,
+    /// Bytes beyond which the arena does not grow unless one request needs them.
+    pub wanted_bytes: usize,
     /// Tokens per block, at least 1.
     pub block_size: usize,
     /// Most tokens of one request.
@@ -32,20 +34,21 @@ pub struct PoolSizes {
     pub bytes: usize,
 }
 
-/// Room for all running requests at full length, and as much again for stored prefixes, as far as the budget reaches.
-/// One request at full length always fits.
+/// Room for all running requests at full length, and as much again for stored prefixes, as far as is wanted and the budget
+/// reaches. One request at full length always fits.
 ///
 /// # Errors
 /// `NoRoom`, with the numbers, where it does not.
 pub fn size_pools(request: PoolRequest<'_>) -> Result<PoolSizes, EngineError> {
-    let PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests } = request;
+    let PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests } = request;
     let shape = CacheShape::new(model, block_size, 0);
     let blocks_each = context_length.div_ceil(block_size.max(1)).max(1);
     let one = shape.slot_bytes().saturating_add(shape.block_bytes().saturating_mul(blocks_each));
     if one > budget_bytes {
         return Err(EngineError::NoRoom { budget_bytes, context: context_length, needed_bytes: one });
     }
-    let bytes = one.saturating_mul(max_running_requests).saturating_mul(2).min(budget_bytes) / 4 * 4;
+    let useful = one.saturating_mul(max_running_requests).saturating_mul(2).min(wanted_bytes).max(one);
+    let bytes = useful.min(budget_bytes) / 4 * 4;
     let (block_len, slot_len) = (shape.block_len, shape.slot_len);
     let arena = ArenaShape { len: bytes / 4, block_len, slot_len };
     Ok(PoolSizes { arena, full_requests: (bytes / one).max(1), bytes })
@@ -77,8 +80,19 @@ mod tests {
 
         fn size(&self, budget_bytes: usize) -> Result<PoolSizes, EngineError> {
             let model = &self.model;
+            let wanted_bytes = usize::MAX;
             let (block_size, context_length, max_running_requests) = (BLOCK, CONTEXT, 8);
-            size_pools(PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests })
+            let sizes =
+                PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests };
+            let limited = size_pools(PoolRequest { wanted_bytes: 3 * self.one, ..sizes });
+            assert!(limited.is_err() || limited.unwrap().bytes <= 3 * self.one);
+            assert_eq!(
+                size_pools(PoolRequest { wanted_bytes: 0, ..sizes }).ok().map(|s| s.full_requests),
+                size_pools(PoolRequest { budget_bytes: budget_bytes.min(self.one), ..sizes })
+                    .ok()
+                    .map(|s| s.full_requests)
+            );
+            size_pools(sizes)
         }
     }
 
