@@ -1,0 +1,19 @@
+//! Every operation against the reference, in the text that a GPU's compiler gets, at plane width 32 and 64.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
+
+mod rig;
+
+macro_rules! at_plane_width {
+    ($name:ident, $plane:expr) => {
+        mod $name {
+            // Left out until their kernels exist: embed, select_rows, linear, gated_act, attn_residual, kda, mla,
+            // moe_route, moe_experts, sample_scores, sample_draws.
+            perilune_conformance::conformance_tests!(@each
+                match crate::rig::gpu($plane) { Some(gpu) => gpu, None => return };
+                memory check_memory, rms_norm check_rms_norm);
+        }
+    };
+}
+
+at_plane_width!(plane_32, 32);
+at_plane_width!(plane_64, 64);
