@@ -1,7 +1,7 @@
 //! Rows of a table by index, widened to `f32`: token embedding and row selection.
 
 #[cfg(feature = "compile")]
-pub mod kernel;
+mod kernel;
 
 use crate::element::widest_vector;
 use crate::{Element, Geometry, Target, Variant};

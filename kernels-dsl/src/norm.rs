@@ -1,7 +1,7 @@
 //! RMS normalisation of rows: `out = x (mean(x²) + eps)^(-1/2) w`.
 
 #[cfg(feature = "compile")]
-pub mod kernel;
+mod kernel;
 
 use crate::element::widest_vector;
 use crate::{Geometry, Target, Variant};

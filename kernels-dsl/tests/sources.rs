@@ -32,9 +32,9 @@ fn layout_of_arguments() {
     let kernel = rms_norm(Target::CUDA);
     assert_eq!((kernel.units, kernel.plane, kernel.shared_bytes), (256, 32, 32));
     assert_eq!(kernel.abi.buffers, [Access::Read, Access::Read, Access::Write]);
-    let floats = ScalarGroup { scalar_type: ScalarType::F32, count: 2, offset: 0 };
-    let sizes = ScalarGroup { scalar_type: ScalarType::U64, count: 1, offset: 8 };
-    assert_eq!(kernel.abi.scalars, [floats, sizes]);
+    let sizes = ScalarGroup { scalar_type: ScalarType::U64, count: 1, offset: 0 };
+    let floats = ScalarGroup { scalar_type: ScalarType::F32, count: 2, offset: 8 };
+    assert_eq!(kernel.abi.scalars, [sizes, floats]);
     assert_eq!(kernel.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
     assert_eq!((kernel.abi.info_bytes, kernel.abi.passing), (40, InfoPassing::Value));
     assert_eq!(rms_norm(Target::HIP).abi.passing, InfoPassing::Pointer);

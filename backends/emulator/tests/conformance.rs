@@ -6,11 +6,12 @@ mod rig;
 macro_rules! at_plane_width {
     ($name:ident, $plane:expr) => {
         mod $name {
-            // Left out until their kernels exist: embed, select_rows, linear, gated_act, attn_residual, kda, mla,
-            // moe_route, moe_experts, sample_scores, sample_draws.
+            // Left out until their kernels exist: linear, attn_residual, kda, mla, moe_route, moe_experts,
+            // sample_scores, sample_draws.
             perilune_conformance::conformance_tests!(@each
                 match crate::rig::gpu($plane) { Some(gpu) => gpu, None => return };
-                memory check_memory, rms_norm check_rms_norm);
+                memory check_memory, embed check_embed, select_rows check_select_rows, rms_norm check_rms_norm,
+                gated_act check_gated_act);
         }
     };
 }

@@ -105,12 +105,12 @@ impl<D: Driver> Backend for Gpu<D> {
         self.driver.synchronize()
     }
 
-    fn embed(&self, _op: Embed<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("embed"))
+    fn embed(&self, op: Embed<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::gather::embed(self, op)
     }
 
-    fn select_rows(&self, _op: SelectRows<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("select_rows"))
+    fn select_rows(&self, op: SelectRows<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::gather::select_rows(self, op)
     }
 
     fn linear(&self, _op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
@@ -121,8 +121,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::norm::rms_norm(self, op)
     }
 
-    fn gated_act(&self, _op: GatedAct<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("gated_act"))
+    fn gated_act(&self, op: GatedAct<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::activation::gated_act(self, op)
     }
 
     fn attn_residual(&self, _op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
