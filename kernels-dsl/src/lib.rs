@@ -13,6 +13,7 @@ pub mod compile;
 mod element;
 pub mod gated_act;
 pub mod gather;
+pub mod linear;
 #[cfg(feature = "compile")]
 mod math;
 pub mod norm;

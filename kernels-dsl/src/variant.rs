@@ -3,6 +3,7 @@
 use crate::Geometry;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
+use crate::linear::LinearVariant;
 use crate::norm::RmsNormVariant;
 
 /// A kernel that can be compiled: an operation and its compile-time choices.
@@ -12,6 +13,8 @@ pub enum Variant {
     Gather(GatherVariant),
     /// [`crate::gated_act`].
     GatedAct(GatedActVariant),
+    /// [`crate::linear`].
+    Linear(LinearVariant),
     /// [`crate::norm`].
     RmsNorm(RmsNormVariant),
 }
@@ -22,6 +25,7 @@ impl Variant {
         match self {
             Variant::Gather(v) => v.name(),
             Variant::GatedAct(v) => v.name(),
+            Variant::Linear(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
         }
     }
@@ -31,6 +35,7 @@ impl Variant {
         match self {
             Variant::Gather(v) => v.geometry,
             Variant::GatedAct(v) => v.geometry,
+            Variant::Linear(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
         }
     }

@@ -12,6 +12,7 @@ use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
 
 use crate::launcher::{self, Arguments, Loaded};
+use crate::tables::{Table, Tables};
 use crate::{Driver, GpuTensor, Kernels, memory, ops};
 
 /// A GPU: a driver and the kernels for it.
@@ -19,6 +20,7 @@ pub struct Gpu<D: Driver> {
     driver: D,
     kernels: Box<dyn Kernels>,
     loaded: Mutex<HashMap<Variant, Arc<Loaded<D>>>>,
+    tables: Tables<D>,
     info: DeviceInfo,
 }
 
@@ -31,7 +33,7 @@ impl<D: Driver> Gpu<D> {
             memory_bytes: facts.memory_bytes,
             formats: vec![QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4],
         };
-        Gpu { driver, kernels: Box::new(kernels), loaded: Mutex::default(), info }
+        Gpu { driver, kernels: Box::new(kernels), loaded: Mutex::default(), tables: Tables::default(), info }
     }
 
     /// The driver.
@@ -47,6 +49,11 @@ impl<D: Driver> Gpu<D> {
     /// Launches a kernel, loading it first where needed.
     pub(crate) fn launch(&self, variant: Variant, arguments: Arguments<'_>) -> Result<(), BackendError> {
         launcher::launch(&self.driver, &*self.load(variant)?, arguments)
+    }
+
+    /// A table of these words in device memory.
+    pub(crate) fn table(&self, words: Vec<u64>) -> Result<Table<D>, BackendError> {
+        self.tables.get(&self.driver, words)
     }
 
     fn load(&self, variant: Variant) -> Result<Arc<Loaded<D>>, BackendError> {
@@ -113,8 +120,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::gather::select_rows(self, op)
     }
 
-    fn linear(&self, _op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("linear"))
+    fn linear(&self, op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::linear::linear(self, op)
     }
 
     fn rms_norm(&self, op: RmsNorm<'_, GpuTensor<D>>) -> Result<(), BackendError> {

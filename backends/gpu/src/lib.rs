@@ -14,6 +14,7 @@ mod launcher;
 mod manifest;
 mod memory;
 mod ops;
+mod tables;
 mod tensor;
 
 pub use backend::Gpu;

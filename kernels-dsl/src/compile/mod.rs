@@ -91,6 +91,7 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
 
 fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
     match variant {
+        Variant::Linear(v) => v.define(builder),
         Variant::RmsNorm(v) => v.define(builder),
         Variant::Gather(v) => v.define(builder),
         Variant::GatedAct(v) => v.define(builder),
