@@ -8,6 +8,7 @@
 //! compiled kernels. With it, [`compile::source`] turns a [`Variant`] into CUDA or HIP C++ (`docs/adr/0005`).
 
 mod abi;
+pub mod attn_residual;
 #[cfg(feature = "compile")]
 pub mod compile;
 mod element;
@@ -16,6 +17,7 @@ pub mod gather;
 pub mod linear;
 #[cfg(feature = "compile")]
 mod math;
+pub mod moe_route;
 pub mod norm;
 #[cfg(feature = "compile")]
 mod reduce;

@@ -1,20 +1,26 @@
 //! One kernel with every compile-time choice made, and the name under which its binary is found.
 
 use crate::Geometry;
+use crate::attn_residual::AttnResidualVariant;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
 use crate::linear::LinearVariant;
+use crate::moe_route::MoeRouteVariant;
 use crate::norm::RmsNormVariant;
 
 /// A kernel that can be compiled: an operation and its compile-time choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Variant {
+    /// [`crate::attn_residual`].
+    AttnResidual(AttnResidualVariant),
     /// [`crate::gather`].
     Gather(GatherVariant),
     /// [`crate::gated_act`].
     GatedAct(GatedActVariant),
     /// [`crate::linear`].
     Linear(LinearVariant),
+    /// [`crate::moe_route`].
+    MoeRoute(MoeRouteVariant),
     /// [`crate::norm`].
     RmsNorm(RmsNormVariant),
 }
@@ -23,9 +29,11 @@ impl Variant {
     /// A stable, readable name: the operation, then its choices.
     pub fn name(&self) -> String {
         match self {
+            Variant::AttnResidual(v) => v.name(),
             Variant::Gather(v) => v.name(),
             Variant::GatedAct(v) => v.name(),
             Variant::Linear(v) => v.name(),
+            Variant::MoeRoute(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
         }
     }
@@ -33,9 +41,11 @@ impl Variant {
     /// Geometry that the kernel is compiled for.
     pub fn geometry(&self) -> Geometry {
         match self {
+            Variant::AttnResidual(v) => v.geometry,
             Variant::Gather(v) => v.geometry,
             Variant::GatedAct(v) => v.geometry,
             Variant::Linear(v) => v.geometry,
+            Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
         }
     }

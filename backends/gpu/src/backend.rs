@@ -132,8 +132,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::activation::gated_act(self, op)
     }
 
-    fn attn_residual(&self, _op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("attn_residual"))
+    fn attn_residual(&self, op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::residual::attn_residual(self, op)
     }
 
     fn kda_prefill(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
@@ -152,8 +152,8 @@ impl<D: Driver> Backend for Gpu<D> {
         Err(missing("mla_decode"))
     }
 
-    fn moe_route(&self, _op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("moe_route"))
+    fn moe_route(&self, op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::route::moe_route(self, op)
     }
 
     fn moe_experts(&self, _op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {

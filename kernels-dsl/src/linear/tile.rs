@@ -105,7 +105,7 @@ pub(crate) fn accumulate_mxfp4(
 pub(crate) fn combine(acc: &Array<f32>, #[comptime] tile: Tile, #[comptime] geometry: Geometry) -> Array<f32> {
     let count = comptime!(tile.rows * tile.outs);
     let mut sums = Array::<f32>::new(count);
-    // Lanes leave their loops at different times.
+    // Lanes leave their loops at different times; once is enough for all sums.
     sync_plane();
     #[unroll]
     for i in 0..count {

@@ -4,6 +4,8 @@ pub(crate) mod activation;
 pub(crate) mod gather;
 pub(crate) mod linear;
 pub(crate) mod norm;
+pub(crate) mod residual;
+pub(crate) mod route;
 
 use perilune_backend::BackendError;
 use perilune_kernels_dsl::Element;
