@@ -17,6 +17,7 @@ pub mod gather;
 pub mod linear;
 #[cfg(feature = "compile")]
 mod math;
+pub mod moe_experts;
 pub mod moe_route;
 pub mod norm;
 #[cfg(feature = "compile")]
@@ -25,6 +26,6 @@ mod target;
 mod variant;
 
 pub use abi::{Abi, Access, InfoPassing, Lengths, Scalar, ScalarGroup, ScalarType};
-pub use element::Element;
+pub use element::{Element, Weights};
 pub use target::{Dialect, Geometry, Target};
 pub use variant::Variant;

@@ -11,9 +11,7 @@ mod kernel;
 pub(crate) mod tile;
 
 use crate::element::widest_vector;
-use crate::{Geometry, Target, Variant};
-
-pub use crate::element::Weights;
+use crate::{Geometry, Target, Variant, Weights};
 
 /// Words of one entry of the table of parts.
 pub const PART_WORDS: usize = 6;

@@ -75,3 +75,44 @@ pub(crate) fn cube_best(value: f32, index: u32, #[comptime] geometry: Geometry) 
     }
     place
 }
+
+/// As [`cube_sum`] for integers.
+#[cube]
+pub(crate) fn cube_sum_u32(value: u32, #[comptime] geometry: Geometry) -> u32 {
+    let planes = comptime!(geometry.planes());
+    sync_plane();
+    let mut total = plane_sum(value);
+    if comptime!(planes > 1) {
+        let mut partials = Shared::<[u32]>::new_slice(planes);
+        if UNIT_POS_PLANE == 0 {
+            partials[PLANE_POS as usize] = total;
+        }
+        sync_cube();
+        total = 0;
+        for i in 0..planes {
+            total += partials[i];
+        }
+        sync_cube();
+    }
+    total
+}
+
+/// Sum of the values of the units before this one.
+#[cube]
+pub(crate) fn cube_scan(value: u32, #[comptime] geometry: Geometry) -> u32 {
+    let planes = comptime!(geometry.planes());
+    sync_plane();
+    let mut before = plane_exclusive_sum(value);
+    if comptime!(planes > 1) {
+        let mut partials = Shared::<[u32]>::new_slice(planes);
+        if UNIT_POS_PLANE == comptime!(geometry.plane as u32 - 1) {
+            partials[PLANE_POS as usize] = before + value;
+        }
+        sync_cube();
+        for i in 0..PLANE_POS as usize {
+            before += partials[i];
+        }
+        sync_cube();
+    }
+    before
+}

@@ -5,6 +5,7 @@ use crate::attn_residual::AttnResidualVariant;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
 use crate::linear::LinearVariant;
+use crate::moe_experts::{MoeProductVariant, MoeStepVariant};
 use crate::moe_route::MoeRouteVariant;
 use crate::norm::RmsNormVariant;
 
@@ -19,6 +20,10 @@ pub enum Variant {
     GatedAct(GatedActVariant),
     /// [`crate::linear`].
     Linear(LinearVariant),
+    /// [`crate::moe_experts`]: gate and up, or down.
+    MoeProduct(MoeProductVariant),
+    /// [`crate::moe_experts`]: what goes before and after the products.
+    MoeStep(MoeStepVariant),
     /// [`crate::moe_route`].
     MoeRoute(MoeRouteVariant),
     /// [`crate::norm`].
@@ -33,6 +38,8 @@ impl Variant {
             Variant::Gather(v) => v.name(),
             Variant::GatedAct(v) => v.name(),
             Variant::Linear(v) => v.name(),
+            Variant::MoeProduct(v) => v.name(),
+            Variant::MoeStep(v) => v.name(),
             Variant::MoeRoute(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
         }
@@ -45,6 +52,8 @@ impl Variant {
             Variant::Gather(v) => v.geometry,
             Variant::GatedAct(v) => v.geometry,
             Variant::Linear(v) => v.geometry,
+            Variant::MoeProduct(v) => v.geometry,
+            Variant::MoeStep(v) => v.geometry,
             Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
         }

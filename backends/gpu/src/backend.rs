@@ -12,6 +12,7 @@ use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
 
 use crate::launcher::{self, Arguments, Loaded};
+use crate::scratch::{Purpose, Scratch, ScratchBuffer};
 use crate::tables::{Table, Tables};
 use crate::{Driver, GpuTensor, Kernels, memory, ops};
 
@@ -21,6 +22,7 @@ pub struct Gpu<D: Driver> {
     kernels: Box<dyn Kernels>,
     loaded: Mutex<HashMap<Variant, Arc<Loaded<D>>>>,
     tables: Tables<D>,
+    scratch: Scratch<D>,
     info: DeviceInfo,
 }
 
@@ -33,7 +35,14 @@ impl<D: Driver> Gpu<D> {
             memory_bytes: facts.memory_bytes,
             formats: vec![QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4],
         };
-        Gpu { driver, kernels: Box::new(kernels), loaded: Mutex::default(), tables: Tables::default(), info }
+        Gpu {
+            driver,
+            kernels: Box::new(kernels),
+            loaded: Mutex::default(),
+            tables: Tables::default(),
+            scratch: Scratch::default(),
+            info,
+        }
     }
 
     /// The driver.
@@ -54,6 +63,11 @@ impl<D: Driver> Gpu<D> {
     /// A table of these words in device memory.
     pub(crate) fn table(&self, words: Vec<u64>) -> Result<Table<D>, BackendError> {
         self.tables.get(&self.driver, words)
+    }
+
+    /// A buffer that lives between launches of an operation.
+    pub(crate) fn scratch(&self, wanted: (Purpose, usize)) -> Result<ScratchBuffer<D>, BackendError> {
+        self.scratch.get(&self.driver, wanted)
     }
 
     fn load(&self, variant: Variant) -> Result<Arc<Loaded<D>>, BackendError> {
@@ -156,11 +170,11 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::route::moe_route(self, op)
     }
 
-    fn moe_experts(&self, _op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("moe_experts"))
+    fn moe_experts(&self, op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::experts::moe_experts(self, op)
     }
 
-    fn sample(&self, _op: Sample<'_, GpuTensor<D>>) -> Result<Download<Vec<SampledRow>>, BackendError> {
-        Err(missing("sample"))
+    fn sample(&self, op: Sample<'_, GpuTensor<D>>) -> Result<Download<Vec<SampledRow>>, BackendError> {
+        ops::sample::sample(self, op)
     }
 }

@@ -9,11 +9,13 @@
 
 mod backend;
 mod driver;
+mod host_sample;
 mod kernels;
 mod launcher;
 mod manifest;
 mod memory;
 mod ops;
+mod scratch;
 mod tables;
 mod tensor;
 

@@ -93,6 +93,8 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
     match variant {
         Variant::Linear(v) => v.define(builder),
         Variant::AttnResidual(v) => v.define(builder),
+        Variant::MoeProduct(v) => v.define(builder),
+        Variant::MoeStep(v) => v.define(builder),
         Variant::MoeRoute(v) => v.define(builder),
         Variant::RmsNorm(v) => v.define(builder),
         Variant::Gather(v) => v.define(builder),

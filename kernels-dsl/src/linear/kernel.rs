@@ -4,9 +4,9 @@ use cubecl::prelude::*;
 use half::{bf16, f16};
 
 use super::tile::{Share, accumulate, accumulate_mxfp4, combine};
-use super::{LinearVariant, PART_WORDS, Tile, Weights};
+use super::{LinearVariant, PART_WORDS, Tile};
 use crate::compile::Builder;
-use crate::{Element, Geometry};
+use crate::{Element, Geometry, Weights};
 
 /// What one plane of a launch works on.
 #[derive(CubeType)]

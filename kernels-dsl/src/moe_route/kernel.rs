@@ -35,7 +35,9 @@ pub fn moe_route(
     while e < experts {
         let score = sigmoid(logits[row * experts + e]);
         scores[e] = score;
-        choice[e] = score + bias[e];
+        let biased = score + bias[e];
+        // What is not a number loses against everything, so that a corrupt row still chooses experts that exist.
+        choice[e] = select(biased > f32::NEG_INFINITY, biased, f32::new(f32::NEG_INFINITY));
         e += units;
     }
     sync_cube();

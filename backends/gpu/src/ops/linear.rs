@@ -1,8 +1,8 @@
 //! Matrix products: the parts of a call in one launch per storage format.
 
 use perilune_backend::{BackendError, Linear, LinearPart, Write};
-use perilune_kernels_dsl::Element;
-use perilune_kernels_dsl::linear::{self, LinearProblem, Weights};
+use perilune_kernels_dsl::linear::{self, LinearProblem};
+use perilune_kernels_dsl::{Element, Weights};
 use perilune_tensor::QuantFormat;
 
 use super::buffer;
