@@ -2,14 +2,7 @@
 
 use cubecl::prelude::*;
 
-/// Geometry of a cube: how many units, in planes of how many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Geometry {
-    /// Units of a cube, a multiple of `plane`.
-    pub units: usize,
-    /// Units of a plane; 1 where the target has no plane operations.
-    pub plane: usize,
-}
+use crate::Geometry;
 
 /// Sum of one value per unit over the cube; every unit gets the result.
 #[cube]

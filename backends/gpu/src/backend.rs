@@ -1,0 +1,159 @@
+//! The backend: its kernels, and the way from each operation to its file.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use perilune_backend::{
+    AttnResidual, Backend, BackendError, DeviceInfo, Download, Embed, GatedAct, Kda, Linear, Mla, MoeExperts, MoeRoute,
+    RmsNorm, Sample, SampledRow, SelectRows,
+};
+use perilune_kernels_dsl::{Target, Variant};
+use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
+
+use crate::launcher::{self, Arguments, Loaded};
+use crate::{Driver, GpuTensor, Kernels, memory, ops};
+
+/// A GPU: a driver and the kernels for it.
+pub struct Gpu<D: Driver> {
+    driver: D,
+    kernels: Box<dyn Kernels>,
+    loaded: Mutex<HashMap<Variant, Arc<Loaded<D>>>>,
+    info: DeviceInfo,
+}
+
+impl<D: Driver> Gpu<D> {
+    /// A backend on a driver; kernels are loaded when they are first launched.
+    pub fn new(driver: D, kernels: impl Kernels) -> Gpu<D> {
+        let facts = driver.info();
+        let info = DeviceInfo {
+            name: facts.name.clone(),
+            memory_bytes: facts.memory_bytes,
+            formats: vec![QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4],
+        };
+        Gpu { driver, kernels: Box::new(kernels), loaded: Mutex::default(), info }
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// What kernels are planned for.
+    pub(crate) fn target(&self) -> Target {
+        self.driver.info().target
+    }
+
+    /// Launches a kernel, loading it first where needed.
+    pub(crate) fn launch(&self, variant: Variant, arguments: Arguments<'_>) -> Result<(), BackendError> {
+        launcher::launch(&self.driver, &*self.load(variant)?, arguments)
+    }
+
+    fn load(&self, variant: Variant) -> Result<Arc<Loaded<D>>, BackendError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = loaded.get(&variant) {
+            return Ok(kernel.clone());
+        }
+        let artifact = self.kernels.find(&variant, self.target())?;
+        launcher::check(&artifact.entry, &variant)?;
+        let function = self.driver.load(&artifact)?;
+        let kernel = Arc::new(Loaded { entry: artifact.entry, function });
+        loaded.insert(variant, kernel.clone());
+        Ok(kernel)
+    }
+}
+
+impl<D: Driver> std::fmt::Debug for Gpu<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gpu({})", self.info.name)
+    }
+}
+
+/// An operation whose kernel does not exist yet.
+fn missing(op: &'static str) -> BackendError {
+    BackendError::Unsupported { op, what: "the operation".into() }
+}
+
+impl<D: Driver> Backend for Gpu<D> {
+    type Tensor = GpuTensor<D>;
+
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn alloc(&self, spec: &TensorSpec) -> Result<GpuTensor<D>, BackendError> {
+        memory::alloc(self, spec)
+    }
+
+    fn upload(&self, host: &HostTensor) -> Result<GpuTensor<D>, BackendError> {
+        memory::upload(self, host)
+    }
+
+    fn write_u32(&self, dst: &mut GpuTensor<D>, values: &[u32]) -> Result<(), BackendError> {
+        memory::write_u32(self, dst, values)
+    }
+
+    fn zero(&self, dst: &mut GpuTensor<D>, rows: Range<usize>) -> Result<(), BackendError> {
+        memory::zero(self, dst, rows)
+    }
+
+    fn download(&self, src: &GpuTensor<D>) -> Result<Download<HostTensor>, BackendError> {
+        memory::download(self, src)
+    }
+
+    fn synchronize(&self) -> Result<(), BackendError> {
+        self.driver.synchronize()
+    }
+
+    fn embed(&self, op: Embed<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::gather::embed(self, op)
+    }
+
+    fn select_rows(&self, op: SelectRows<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::gather::select_rows(self, op)
+    }
+
+    fn linear(&self, _op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("linear"))
+    }
+
+    fn rms_norm(&self, op: RmsNorm<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::norm::rms_norm(self, op)
+    }
+
+    fn gated_act(&self, op: GatedAct<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::activation::gated_act(self, op)
+    }
+
+    fn attn_residual(&self, _op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("attn_residual"))
+    }
+
+    fn kda_prefill(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("kda_prefill"))
+    }
+
+    fn kda_decode(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("kda_decode"))
+    }
+
+    fn mla_prefill(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("mla_prefill"))
+    }
+
+    fn mla_decode(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("mla_decode"))
+    }
+
+    fn moe_route(&self, _op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("moe_route"))
+    }
+
+    fn moe_experts(&self, _op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("moe_experts"))
+    }
+
+    fn sample(&self, _op: Sample<'_, GpuTensor<D>>) -> Result<Download<Vec<SampledRow>>, BackendError> {
+        Err(missing("sample"))
+    }
+}
