@@ -9,12 +9,15 @@
 
 mod abi;
 #[cfg(feature = "compile")]
+pub mod catalogue;
+#[cfg(feature = "compile")]
 pub mod compile;
 mod element;
 pub mod gated_act;
 pub mod gather;
 #[cfg(feature = "compile")]
 mod math;
+pub mod kda;
 pub mod norm;
 #[cfg(feature = "compile")]
 mod reduce;

@@ -3,6 +3,7 @@
 use crate::Geometry;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
+use crate::kda::KdaVariant;
 use crate::norm::RmsNormVariant;
 
 /// A kernel that can be compiled: an operation and its compile-time choices.
@@ -14,6 +15,8 @@ pub enum Variant {
     GatedAct(GatedActVariant),
     /// [`crate::norm`].
     RmsNorm(RmsNormVariant),
+    /// [`crate::kda`], short runs.
+    KdaDecode(KdaVariant),
 }
 
 impl Variant {
@@ -23,6 +26,7 @@ impl Variant {
             Variant::Gather(v) => v.name(),
             Variant::GatedAct(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
+            Variant::KdaDecode(v) => v.name("kda_decode"),
         }
     }
 
@@ -32,6 +36,7 @@ impl Variant {
             Variant::Gather(v) => v.geometry,
             Variant::GatedAct(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
+            Variant::KdaDecode(v) => v.geometry,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod gather;
+pub(crate) mod kda;
 pub(crate) mod norm;
 
 use perilune_backend::BackendError;
