@@ -42,8 +42,11 @@ pub(crate) struct KdaStates<T> {
 /// A copy to be taken: index of the run, rows, slot.
 pub(crate) type Copy = (usize, usize, usize);
 
-/// Elements of nobody before, between and after the parts of a slot.
-const GAP: usize = 5;
+/// Elements of nobody before, between and after the parts of a slot: aligned to wide loads for some widths of a head,
+/// to nothing for others.
+fn gap(dims: KdaDims) -> usize {
+    if dims.head_dim.is_multiple_of(16) { 8 } else { 5 }
+}
 
 impl<T> KdaStates<T> {
     fn parts(&self, dims: KdaDims, slot: usize) -> [Range<usize>; 2] {
@@ -101,10 +104,11 @@ impl KdaCase {
     /// Poisoned slots, those of `zeroed` cleared.
     pub(crate) fn states<B: Backend>(&self, rig: &Rig<'_, B>, slots: usize, zeroed: &[usize]) -> KdaStates<B::Tensor> {
         let (state, conv) = (self.dims.state_len(), self.dims.conv_state_len());
-        let stride = state + conv + 3 * GAP;
+        let gap = gap(self.dims);
+        let stride = state + conv + 3 * gap;
         let units = |offset: usize| UnitLayout { offset, stride, count: slots };
         let arena = rig.poison([slots * stride]);
-        let mut states = KdaStates { arena, state_at: units(GAP), conv_at: units(GAP + state + GAP) };
+        let mut states = KdaStates { arena, state_at: units(gap), conv_at: units(gap + state + gap) };
         for slot in zeroed {
             for part in states.parts(self.dims, *slot) {
                 rig.0.zero(&mut states.arena, part).unwrap();
@@ -327,7 +331,7 @@ fn refuses<B: Backend>(rig: &Rig<'_, B>) {
     let case = KdaCase::new(dims, KdaGate::Softplus, 2);
     let mut states = case.states(rig, 2, &[0, 1]);
     assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_ok());
-    let len = states.state_at.start(1) + dims.state_len() + GAP + dims.conv_state_len();
+    let len = states.state_at.start(1) + dims.state_len() + gap(dims) + dims.conv_state_len();
     states.arena = rig.0.alloc(&TensorSpec::f32([len - 1])).unwrap();
     assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_err());
 }
