@@ -50,7 +50,7 @@ impl Clang {
         let include = self.folder.join("include");
         let offload = format!("--offload-arch={architecture}");
         let mut to_assembly = self.command(&["clang", "-x", "hip", "--offload-device-only", &offload, "-O3", "-nogpulib"]);
-        to_assembly.args(["-nogpuinc", "-std=c++17", "-fdeclspec", "-fuse-cuid=none", "-I"]).arg(include);
+        to_assembly.args(["-nogpuinc", "-std=c++17", "-fdeclspec", "-fuse-cuid=none", "-ffp-contract=off", "-I"]).arg(include);
         to_assembly.arg("-include").arg(prelude).arg("-S").arg(source).arg("-o").arg(&assembly);
         finish(to_assembly)?;
         let cpu = format!("-mcpu={architecture}");
