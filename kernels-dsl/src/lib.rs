@@ -10,10 +10,13 @@
 mod abi;
 pub mod attn_residual;
 #[cfg(feature = "compile")]
+pub mod catalogue;
+#[cfg(feature = "compile")]
 pub mod compile;
 mod element;
 pub mod gated_act;
 pub mod gather;
+pub mod kda;
 pub mod linear;
 #[cfg(feature = "compile")]
 mod math;

@@ -4,6 +4,7 @@ use crate::Geometry;
 use crate::attn_residual::AttnResidualVariant;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
+use crate::kda::KdaVariant;
 use crate::linear::LinearVariant;
 use crate::moe_experts::{MoeProductVariant, MoeStepVariant};
 use crate::moe_route::MoeRouteVariant;
@@ -28,6 +29,8 @@ pub enum Variant {
     MoeRoute(MoeRouteVariant),
     /// [`crate::norm`].
     RmsNorm(RmsNormVariant),
+    /// [`crate::kda`], short runs.
+    KdaDecode(KdaVariant),
 }
 
 impl Variant {
@@ -42,6 +45,7 @@ impl Variant {
             Variant::MoeStep(v) => v.name(),
             Variant::MoeRoute(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
+            Variant::KdaDecode(v) => v.name("kda_decode"),
         }
     }
 
@@ -56,6 +60,7 @@ impl Variant {
             Variant::MoeStep(v) => v.geometry,
             Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
+            Variant::KdaDecode(v) => v.geometry,
         }
     }
 }

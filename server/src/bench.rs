@@ -149,8 +149,9 @@ impl<B: Backend> Stage<B> {
             max_runs: sequences,
             max_blocks: blocks_each * sequences,
             max_logit_rows: sequences,
+            max_snapshots: 1,
         };
-        let shape = CacheShape { num_blocks: blocks_each * sequences, block_size, num_slots: sequences };
+        let shape = CacheShape::with_room(model.config(), block_size, (blocks_each * sequences, sequences));
         let workspace = Workspace::new(&backend, model.config(), limits)?;
         let batch = ForwardBatch::new(&backend, limits)?;
         let caches = Caches::new(&backend, model.config(), shape)?;
@@ -160,7 +161,8 @@ impl<B: Backend> Stage<B> {
     /// Seconds for one prompt of `len` tokens, in chunks as the server would take it.
     fn prefill(&mut self, len: usize) -> Result<f64, ServerError> {
         let tokens = self.tokens(len);
-        self.caches.zero_slot(&self.backend, 0)?;
+        let slot = self.slot(0);
+        self.caches.zero_slot(&self.backend, slot)?;
         let begin = Instant::now();
         for start in (0..len).step_by(self.chunk) {
             let end = (start + self.chunk).min(len);
@@ -173,7 +175,8 @@ impl<B: Backend> Stage<B> {
     fn decode(&mut self, sequences: usize, steps: usize) -> Result<f64, ServerError> {
         let prompt = self.tokens(self.block_size.min(16));
         for s in 0..sequences {
-            self.caches.zero_slot(&self.backend, s)?;
+            let slot = self.slot(s);
+            self.caches.zero_slot(&self.backend, slot)?;
             self.step(&[(s, 0, &prompt)])?;
         }
         let tokens = self.tokens(steps);
@@ -193,9 +196,10 @@ impl<B: Backend> Stage<B> {
         let runs = runs.iter().zip(&blocks).map(|((s, position, tokens), blocks)| Run {
             tokens,
             position: *position,
-            slot: *s as u32,
+            slot: self.slot(*s) as u32,
             blocks,
             logits: LogitRows::Last,
+            snapshots: &[],
         });
         let plan = BatchPlan { runs: runs.collect() };
         self.batch.fill(&self.backend, &plan).map_err(server_error)?;
@@ -203,6 +207,11 @@ impl<B: Backend> Stage<B> {
         let rows: Vec<SampleRow> = (0..plan.runs.len()).map(greedy).collect();
         self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
         Ok(())
+    }
+
+    /// Slots lie at the end of the arena.
+    fn slot(&self, sequence: usize) -> usize {
+        self.caches.shape().slots().count - 1 - sequence
     }
 
     fn tokens(&self, len: usize) -> Vec<TokenId> {

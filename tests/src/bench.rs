@@ -55,8 +55,9 @@ impl Bench {
             max_runs: sequences,
             max_blocks: BLOCKS_EACH * sequences,
             max_logit_rows: 256 * sequences,
+            max_snapshots: sequences,
         };
-        let shape = CacheShape { num_blocks: BLOCKS_EACH * sequences, block_size: BLOCK, num_slots: sequences };
+        let shape = CacheShape::with_room(config, BLOCK, (BLOCKS_EACH * sequences, sequences));
         let workspace = Workspace::new(&backend, config, limits).unwrap();
         let batch = ForwardBatch::new(&backend, limits).unwrap();
         let caches = Caches::new(&backend, config, shape).unwrap();
@@ -66,7 +67,8 @@ impl Bench {
     /// Forgets a sequence.
     pub fn restart(&mut self, sequence: usize) {
         self.position[sequence] = 0;
-        self.caches.zero_slot(&self.backend, sequence).unwrap();
+        let slot = self.slot(sequence);
+        self.caches.zero_slot(&self.backend, slot).unwrap();
     }
 
     /// The next tokens of some sequences in one step; the logits of every token, a row each, per sequence.
@@ -84,9 +86,10 @@ impl Bench {
                 .map(|(i, (sequence, ids))| Run {
                     tokens: &tokens[i],
                     position: self.position[*sequence],
-                    slot: *sequence as u32,
+                    slot: self.slot(*sequence) as u32,
                     blocks: &blocks[i],
                     logits: LogitRows::Range(0..ids.len()),
+                    snapshots: &[],
                 })
                 .collect(),
         };
@@ -117,21 +120,21 @@ impl Bench {
 
     /// Recurrent state of a sequence in a KDA layer, `[heads, D, D]`.
     pub fn kda_state(&self, layer: usize, sequence: usize) -> Vec<f32> {
-        self.slot(self.caches.kda_state(layer).unwrap(), sequence)
+        self.elements(self.caches.kda_state(layer, self.slot(sequence)).unwrap())
     }
 
     /// Convolution tail of a sequence in a KDA layer, `[3, taps - 1, P]`.
     pub fn kda_conv(&self, layer: usize, sequence: usize) -> Vec<f32> {
-        self.slot(self.caches.kda_conv(layer).unwrap(), sequence)
+        self.elements(self.caches.kda_conv(layer, self.slot(sequence)).unwrap())
     }
 
     /// Latents of a sequence in an MLA layer, `[tokens, C + r]`.
     pub fn latents(&self, layer: usize, sequence: usize) -> Vec<f32> {
-        let all = self.read(self.caches.mla_latent(layer).unwrap());
-        let width = self.model.config().mla.latent_width();
-        let stride = self.position.len();
-        let row = |t: usize| (t / BLOCK * stride + sequence) * BLOCK + t % BLOCK;
-        (0..self.position[sequence]).flat_map(|t| all[row(t) * width..(row(t) + 1) * width].to_vec()).collect()
+        let (stride, tokens) = (self.position.len(), self.position[sequence]);
+        let block = |b: usize| self.elements(self.caches.mla_latent(layer, b * stride + sequence).unwrap());
+        let mut all: Vec<f32> = (0..tokens.div_ceil(BLOCK)).flat_map(block).collect();
+        all.truncate(tokens * self.model.config().mla.latent_width());
+        all
     }
 
     /// Weights of the chosen experts in the last layer with experts, `K` a row, for the first `rows` rows of the last
@@ -142,10 +145,14 @@ impl Bench {
         all.chunks(top_k).take(rows).map(<[f32]>::to_vec).collect()
     }
 
-    fn slot(&self, tensor: &<CpuBackend as Backend>::Tensor, slot: usize) -> Vec<f32> {
-        let all = self.read(tensor);
-        let len = all.len() / self.caches.shape().num_slots;
-        all[slot * len..(slot + 1) * len].to_vec()
+    /// Slots lie at the end of the arena.
+    fn slot(&self, sequence: usize) -> usize {
+        self.caches.shape().slots().count - 1 - sequence
+    }
+
+    fn elements(&self, range: std::ops::Range<usize>) -> Vec<f32> {
+        let bytes = self.caches.read(&self.backend, range).unwrap().wait().unwrap();
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 
     fn read(&self, tensor: &<CpuBackend as Backend>::Tensor) -> Vec<f32> {

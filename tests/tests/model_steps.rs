@@ -1,17 +1,18 @@
 //! The model's own promises: what a plan may hold, what caches cost, what loading reports, what random weights give.
 #![allow(clippy::unwrap_used)] // only tests use the functions here
 
-use perilune_backend::{Backend, DeviceTensor};
 use perilune_config::{HeadKind, LayerKind, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, StepLimits};
+use perilune_model::{
+    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits,
+};
 use perilune_tensor::{HostTensor, TokenId};
 use perilune_tests::{Bench, data_dir, tiny_checkpoint};
 use perilune_weights::{
     Checkpoint, Progress, RandomOptions, SafetensorsDir, Stage, StoredExperts, WeightSource, write_random_checkpoint,
 };
 
-const LIMITS: StepLimits = StepLimits { max_rows: 16, max_runs: 3, max_blocks: 4, max_logit_rows: 4 };
+const LIMITS: StepLimits = StepLimits { max_rows: 16, max_runs: 3, max_blocks: 4, max_logit_rows: 4, max_snapshots: 2 };
 
 fn tiny(tag: &str) -> ModelConfig {
     let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();
@@ -27,7 +28,7 @@ const TOKENS: [TokenId; 20] = [TokenId(1); 20];
 
 /// A run of some tokens in a slot.
 fn run(len: usize, slot: u32) -> Run<'static> {
-    Run { tokens: &TOKENS[..len], position: 0, slot, blocks: &[0], logits: LogitRows::Last }
+    Run { tokens: &TOKENS[..len], position: 0, slot, blocks: &[0], logits: LogitRows::Last, snapshots: &[] }
 }
 
 #[test]
@@ -66,27 +67,32 @@ fn a_run_that_makes_no_sense_is_refused() {
         assert!(error.contains("run 1") && error.contains(says), "{error}");
     };
     refuse(run(0, 1), "no tokens");
-    refuse(run(1, 0), "slot, 0");
+    refuse(run(1, 0), "slot 0");
+    refuse(Run { snapshots: &[SlotCopy { after: 1, slot: 0 }], ..run(1, 1) }, "slot 0");
+    refuse(Run { snapshots: &[SlotCopy { after: 2, slot: 2 }], ..run(1, 1) }, "after 2 tokens");
     refuse(Run { logits: LogitRows::Range(1..4), ..run(3, 1) }, "1..4 of 3");
     refuse(Run { position: u32::MAX as usize, ..run(1, 1) }, "positions");
 }
 
 #[test]
-fn caches_cost_what_they_say() {
+fn caches_cost_what_they_say_and_do_not_overlap() {
     let backend = backend();
     for tag in ["k3", "kl"] {
         let config = tiny(tag);
-        let shape = CacheShape { num_blocks: 5, block_size: 16, num_slots: 3 };
+        let shape = CacheShape::with_room(&config, 16, (5, 3));
+        assert_eq!(4 * shape.arena_len, 5 * shape.block_bytes() + 3 * shape.slot_bytes(), "{tag}");
         let caches = Caches::new(&backend, &config, shape).unwrap();
-        let (mut slots, mut blocks) = (0, 0);
+        let last = shape.slots().count - 1;
+        let mut owner = vec![0; shape.arena_len];
         for (layer, kind) in config.layers.iter().enumerate() {
-            let size = |tensor: Option<&<CpuBackend as Backend>::Tensor>| tensor.map_or(0, |t| t.spec().size_bytes());
-            slots += size(caches.kda_state(layer)) + size(caches.kda_conv(layer));
-            blocks += size(caches.mla_latent(layer));
-            assert_eq!(caches.mla_latent(layer).is_some(), *kind == LayerKind::Mla);
+            let slots = (0..3).flat_map(|s| [caches.kda_state(layer, last - s), caches.kda_conv(layer, last - s)]);
+            let parts: Vec<_> = slots.chain((0..5).map(|block| caches.mla_latent(layer, block))).flatten().collect();
+            assert_eq!(parts.len(), if *kind == LayerKind::Mla { 5 } else { 6 }, "{tag}");
+            parts.into_iter().flatten().for_each(|element| owner[element] += 1);
         }
-        assert_eq!(slots, 3 * CacheShape::slot_bytes(&config), "{tag}");
-        assert_eq!(blocks, 5 * CacheShape::block_bytes(&config, 16), "{tag}");
+        assert!(owner.iter().all(|owners| *owners <= 1), "{tag}: parts overlap");
+        let unused = owner.iter().filter(|owners| **owners == 0).count();
+        assert!(unused < 16 * (5 + 3), "{tag}: {unused} elements belong to nobody, more than alignment needs");
     }
 }
 

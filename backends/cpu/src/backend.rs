@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use perilune_backend::{
     AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, Linear, Mla,
-    MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
+    MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
 };
 use perilune_tensor::{DType, HostTensor, QuantFormat, TensorSpec};
 
@@ -143,6 +143,34 @@ impl Backend for CpuBackend {
     fn download(&self, src: &CpuTensor) -> Result<Download<HostTensor>, BackendError> {
         let copy = HostTensor::from_vec(src.spec().clone(), src.bytes().to_vec());
         copy.map(Download::ready).ok_or_else(|| BackendError::Device(format!("{src:?} does not hold its bytes")))
+    }
+
+    fn copy_within(&self, tensor: &mut CpuTensor, from: Range<usize>, to: usize) -> Result<(), BackendError> {
+        let target = to..to.saturating_add(from.len());
+        check_elements("copy_within", tensor.spec(), &from)?;
+        check_elements("copy_within", tensor.spec(), &target)?;
+        if from.start < target.end && target.start < from.end {
+            return Err(mismatch("copy_within", "to", to, format!("a place apart from {from:?}")));
+        }
+        let size = tensor.spec().dtype.size_bytes();
+        tensor.bytes_mut()?.copy_within(from.start * size..from.end * size, to * size);
+        Ok(())
+    }
+
+    fn read_range(&self, src: &CpuTensor, elements: Range<usize>) -> Result<Download<Vec<u8>>, BackendError> {
+        check_elements("read_range", src.spec(), &elements)?;
+        let size = src.spec().dtype.size_bytes();
+        Ok(Download::ready(src.bytes()[elements.start * size..elements.end * size].to_vec()))
+    }
+
+    fn write_range(&self, dst: &mut CpuTensor, at: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        let size = dst.spec().dtype.size_bytes();
+        if !bytes.len().is_multiple_of(size) {
+            return Err(mismatch("write_range", "bytes", bytes.len(), format!("a multiple of {size}")));
+        }
+        check_elements("write_range", dst.spec(), &(at..at.saturating_add(bytes.len() / size)))?;
+        dst.bytes_mut()?[at * size..at * size + bytes.len()].copy_from_slice(bytes);
+        Ok(())
     }
 
     fn synchronize(&self) -> Result<(), BackendError> {

@@ -1,10 +1,10 @@
 //! Kimi Delta Attention: checks, and one task per run and head.
 
-use perilune_backend::{BackendError, DeviceTensor, Kda, KdaDims, KdaGate};
+use perilune_backend::{BackendError, DeviceTensor, Kda, KdaDims, KdaGate, UnitLayout};
 
 use crate::kda_chunk::ChunkHead;
 use crate::kda_head::HeadRun;
-use crate::runs::{Run, check_distinct, runs};
+use crate::runs::{Run, check_distinct, runs, take_snapshots};
 use crate::tensor::{CpuTensor, Parted};
 use crate::{CpuBackend, KdaPrefill};
 
@@ -23,16 +23,21 @@ pub(crate) struct Layer<'a> {
     pub(crate) gate: &'a [f32],
     pub(crate) beta: &'a [f32],
     pub(crate) out_gate: &'a [f32],
-    pub(crate) conv_state: Parted<'a, f32>,
-    pub(crate) state: Parted<'a, f32>,
+    pub(crate) arena: Parted<'a, f32>,
+    pub(crate) conv_at: UnitLayout,
+    pub(crate) state_at: UnitLayout,
     pub(crate) out: Parted<'a, f32>,
 }
 
 /// All runs of a step.
 pub(crate) fn kda(cpu: &CpuBackend, op: Kda<'_, CpuTensor>, form: KdaPrefill) -> Result<(), BackendError> {
     let slots = op.dims()?;
-    let runs = runs("kda", &op.segments, op.q.spec().shape.rows())?;
-    check_distinct(("kda", "segments.slot"), runs.iter().map(|run| run.slot).collect(), slots)?;
+    let mut runs = runs("kda", &op.segments, op.q.spec().shape.rows())?;
+    if let Some(snapshots) = &op.snapshots {
+        take_snapshots("kda", snapshots, &mut runs)?;
+    }
+    let written = runs.iter().flat_map(|run| run.snapshots.iter().map(|s| s.slot).chain([run.slot]));
+    check_distinct(("kda", "segments.slot"), written.collect(), slots)?;
     let params = op.params;
     let dims = params.dims;
     let layer = Layer {
@@ -47,8 +52,9 @@ pub(crate) fn kda(cpu: &CpuBackend, op: Kda<'_, CpuTensor>, form: KdaPrefill) ->
         gate: op.gate.f32()?,
         beta: op.beta.f32()?,
         out_gate: op.out_gate.f32()?,
-        conv_state: op.conv_state.parted()?,
-        state: op.state.parted()?,
+        arena: op.arena.parted()?,
+        conv_at: op.conv_at,
+        state_at: op.state_at,
         out: op.out.parted()?,
     };
     let tokens: usize = runs.iter().map(|run| run.rows.len()).sum();

@@ -97,11 +97,13 @@ impl Kernel for HeadRun<'_> {
         prepare.transpose_taps();
         let at_once = if form == KdaPrefill::Chunkwise { ChunkHead::TOKENS } else { TOKENS };
         let (mut tokens, rest) = Tokens::cut(dims, at_once, rest);
-        let part = (run.slot * dims.num_heads + head) * dims.head_dim * dims.head_dim;
         // SAFETY: slots are distinct, so this head of this slot belongs to this task alone; so do its other columns.
-        let state = unsafe { layer.state.part(part..part + dims.head_dim * dims.head_dim) };
-        for first in (0..run.rows.len()).step_by(at_once) {
-            let count = at_once.min(run.rows.len() - first);
+        let state = unsafe { layer.arena.part(prepare.state(run.slot)) };
+        let mut snapshots = run.snapshots.iter().peekable();
+        let mut first = 0;
+        while first < run.rows.len() {
+            let end = snapshots.peek().map_or(run.rows.len(), |next| next.rows);
+            let count = at_once.min(end - first);
             prepare.tokens(s, &mut tokens, first..first + count);
             match form {
                 KdaPrefill::Recurrent => {
@@ -112,8 +114,14 @@ impl Kernel for HeadRun<'_> {
                 }
             }
             prepare.outputs(s, &tokens, first..first + count);
+            first += count;
+            if let Some(snapshot) = snapshots.next_if(|next| next.rows == first) {
+                // SAFETY: slots of snapshots are distinct from all others.
+                unsafe { layer.arena.part(prepare.state(snapshot.slot)) }.copy_from_slice(state);
+                prepare.move_tail(first, snapshot.slot);
+            }
         }
-        prepare.move_tail();
+        prepare.move_tail(run.rows.len(), run.slot);
     }
 }
 
@@ -140,11 +148,18 @@ impl Prepare<'_, '_> {
         &x[first + channels.start..first + channels.end]
     }
 
-    /// This head's part of row `j` of the convolution tail of q, k or v.
-    fn tail(&self, which: usize, j: usize) -> Range<usize> {
+    /// This head's state in a slot.
+    fn state(&self, slot: usize) -> Range<usize> {
+        let len = self.layer.dims.head_dim * self.layer.dims.head_dim;
+        let first = self.layer.state_at.start(slot) + self.head * len;
+        first..first + len
+    }
+
+    /// This head's part of row `j` of the convolution tail of q, k or v in a slot.
+    fn tail(&self, slot: usize, (which, j): (usize, usize)) -> Range<usize> {
         let dims = self.layer.dims;
-        let row = (self.run.slot * 3 + which) * (dims.conv_kernel - 1) + j;
-        let first = row * dims.width();
+        let row = which * (dims.conv_kernel - 1) + j;
+        let first = self.layer.conv_at.start(slot) + row * dims.width();
         let channels = self.channels();
         first + channels.start..first + channels.end
     }
@@ -193,7 +208,7 @@ impl Prepare<'_, '_> {
                 let tap = s.load(&self.taps[(which * (history + 1) + j) * out.len()..], c);
                 let value = if i + j < history {
                     // SAFETY: this head of this slot's tail belongs to this task alone.
-                    s.load(unsafe { self.layer.conv_state.part(self.tail(which, i + j)) }, c)
+                    s.load(unsafe { self.layer.arena.part(self.tail(self.run.slot, (which, i + j))) }, c)
                 } else {
                     s.load(self.row(self.layer.inputs[which], i + j - history), c)
                 };
@@ -239,17 +254,18 @@ impl Prepare<'_, '_> {
         }
     }
 
-    /// The last rows before the convolution become the tail for the next run.
-    fn move_tail(&self) {
+    /// The last rows before the convolution, of the first `tokens` of the run, become the tail in a slot. The run's own
+    /// slot comes last: the others need what it held.
+    fn move_tail(&self, tokens: usize, slot: usize) {
         let history = self.layer.dims.conv_kernel - 1;
-        let tokens = self.run.rows.len();
         for which in 0..3 {
             for j in 0..history {
                 // SAFETY: as in `convolve`; one part at a time is written.
-                let to = unsafe { self.layer.conv_state.part(self.tail(which, j)) };
+                let to = unsafe { self.layer.arena.part(self.tail(slot, (which, j))) };
                 if tokens + j < history {
+                    let from = self.tail(self.run.slot, (which, tokens + j));
                     // SAFETY: another row than `to`, as there is at least one token.
-                    to.copy_from_slice(unsafe { self.layer.conv_state.part(self.tail(which, tokens + j)) });
+                    to.copy_from_slice(unsafe { self.layer.arena.part(from) });
                 } else {
                     to.copy_from_slice(self.row(self.layer.inputs[which], tokens + j - history));
                 }

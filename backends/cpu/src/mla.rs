@@ -7,11 +7,11 @@
 use std::ops::Range;
 
 use perilune_backend::{BackendError, DeviceTensor, Mla, MlaDims, Write};
-use perilune_tensor::{DType, QuantFormat};
+use perilune_tensor::QuantFormat;
 
 use crate::CpuBackend;
 use crate::matrix::{Bf16, F16, F32, Format, Matrix, Mxfp4, RowPtr};
-use crate::mla_attend::{Attend, Cache};
+use crate::mla_attend::{Attend, Cache, Places};
 use crate::norm::NormRow;
 use crate::product::{Outputs, Pick, Product};
 use crate::runs::{Run, check_distinct, fault, runs};
@@ -34,52 +34,38 @@ struct Query<'a> {
 
 /// Appends latents, then attends.
 pub(crate) fn mla(cpu: &CpuBackend, op: Mla<'_, CpuTensor>) -> Result<(), BackendError> {
-    let (num_blocks, block_size) = op.dims()?;
-    if op.cache.spec().dtype != DType::F32 {
-        return Err(BackendError::Unsupported { op: "mla", what: format!("a cache of {}", op.cache.spec()) });
-    }
+    let num_blocks = op.dims()?;
     let runs = runs("mla", &op.segments, op.q.spec().shape.rows())?;
-    let tables = block_tables(&op, &runs, (num_blocks, block_size))?;
+    let tables = block_tables(&op, &runs, num_blocks)?;
     let mut queries = Vec::new();
     for (run, blocks) in runs.iter().zip(tables) {
         let query = |row: usize| Query { row: row as u32, position: run.position + row - run.rows.start, blocks };
         queries.extend(run.rows.clone().map(query));
     }
     let dims = op.params.dims;
-    Append {
-        cpu,
-        dims,
-        block_size,
-        kv_a: op.kv_a.f32()?,
-        norm: op.params.kv_norm.f32()?,
-        eps: op.params.kv_eps,
-        cache: op.cache.parted()?,
-    }
-    .run(&queries)?;
+    let places = Places { at: op.latent_at, block_size: op.block_size, width: dims.latent_width() };
+    let (kv_a, norm, eps) = (op.kv_a.f32()?, op.params.kv_norm.f32()?, op.params.kv_eps);
+    Append { cpu, dims, places, kv_a, norm, eps, arena: op.arena.parted()? }.run(&queries)?;
     let layer = Layer {
         cpu,
         dims,
         kv_b: Matrix::of(&op.params.kv_b),
         q: op.q.f32()?,
         gate: op.gate.map(CpuTensor::f32).transpose()?,
-        cache: Cache { rows: op.cache.f32()?, block_size, width: dims.latent_width() },
+        cache: Cache { arena: op.arena.f32()?, places },
         out: op.out.parted()?,
     };
     queries.chunks(ROWS_AT_ONCE).try_for_each(|queries| layer.rows(queries))
 }
 
 /// The blocks of each run, checked: they cover the run, exist, and no block is written by two places of the tables.
-fn block_tables<'a>(
-    op: &Mla<'a, CpuTensor>,
-    runs: &[Run],
-    (num_blocks, block_size): (usize, usize),
-) -> Result<Vec<&'a [u32]>, BackendError> {
+fn block_tables<'a>(op: &Mla<'a, CpuTensor>, runs: &[Run], num_blocks: usize) -> Result<Vec<&'a [u32]>, BackendError> {
     let (offset, blocks) = (op.tables.offset.u32()?, op.tables.blocks.u32()?);
     let (mut tables, mut written) = (Vec::with_capacity(runs.len()), Vec::new());
     for (i, run) in runs.iter().enumerate() {
         let range = offset[i] as usize..offset[i + 1] as usize;
         let end = run.position + run.rows.len();
-        let needed = if block_size == 0 { usize::MAX } else { end.div_ceil(block_size) };
+        let needed = end.div_ceil(op.block_size);
         let Some(table) = blocks.get(range.clone()).filter(|table| table.len() >= needed) else {
             let expected = format!("{needed} blocks among {}", blocks.len());
             return Err(fault("mla", "tables.offset", format!("{range:?}"), expected));
@@ -88,7 +74,7 @@ fn block_tables<'a>(
         if let Some(bad) = table.iter().find(|block| **block as usize >= num_blocks) {
             return Err(fault("mla", "tables.blocks", bad.to_string(), format!("below {num_blocks}")));
         }
-        written.extend(table[run.position / block_size..].iter().map(|block| *block as usize));
+        written.extend(table[run.position / op.block_size..].iter().map(|block| *block as usize));
         tables.push(table);
     }
     check_distinct(("mla", "tables.blocks"), written, num_blocks)?;
@@ -99,11 +85,11 @@ fn block_tables<'a>(
 struct Append<'a> {
     cpu: &'a CpuBackend,
     dims: MlaDims,
-    block_size: usize,
+    places: Places,
     kv_a: &'a [f32],
     norm: &'a [f32],
     eps: f32,
-    cache: Parted<'a, f32>,
+    arena: Parted<'a, f32>,
 }
 
 impl Append<'_> {
@@ -111,10 +97,10 @@ impl Append<'_> {
         let (width, latent) = (self.dims.latent_width(), self.dims.kv_lora_rank);
         self.cpu.parallel(queries.len(), queries.len() * width * 2, |_, i| {
             let Query { row, position, blocks } = queries[i];
-            let place = blocks[position / self.block_size] as usize * self.block_size + position % self.block_size;
+            let place = self.places.row(blocks, position);
             let from = &self.kv_a[row as usize * width..(row as usize + 1) * width];
             // SAFETY: `block_tables` made sure that every place is written once.
-            let to = unsafe { self.cache.row(place, width) };
+            let to = unsafe { self.arena.part(place..place + width) };
             to[latent..].copy_from_slice(&from[latent..]);
             let (x, out) = (&from[..latent], &mut to[..latent]);
             self.cpu.level().run(NormRow { x, weight: self.norm, eps: self.eps, out });
@@ -156,10 +142,10 @@ impl Layer<'_> {
     }
 
     fn attend(&self, queries: &[Query<'_>], wide: &[f32], mixed: &Parted<'_, f32>) -> Result<(), BackendError> {
-        let heads = self.dims.num_heads;
+        let (heads, width) = (self.dims.num_heads, self.dims.latent_width());
         let groups = heads.div_ceil(HEADS_AT_ONCE);
         let keys: usize = queries.iter().map(|query| query.position + 1).sum();
-        let work = keys * heads * (self.dims.latent_width() + self.dims.kv_lora_rank);
+        let work = keys * heads * (width + self.dims.kv_lora_rank);
         self.cpu.parallel(queries.len() * groups, work, |_, task| {
             let (i, first) = (task / groups, task % groups * HEADS_AT_ONCE);
             let query = &queries[i];
@@ -169,7 +155,7 @@ impl Layer<'_> {
                 position: query.position,
                 latent: self.dims.kv_lora_rank,
                 heads: first..heads.min(first + HEADS_AT_ONCE),
-                wide: &wide[i * heads * self.cache.width..(i + 1) * heads * self.cache.width],
+                wide: &wide[i * heads * width..(i + 1) * heads * width],
                 mixed,
                 place: (i, queries.len()),
             });

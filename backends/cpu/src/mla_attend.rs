@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use perilune_backend::UnitLayout;
+
 use crate::matrix::{F32, RowPtr};
 use crate::simd::{Kernel, MAX_LANES, Simd, exp};
 use crate::tensor::Parted;
@@ -11,19 +13,34 @@ use crate::tile::{MAX_TILE_ROWS, Sums, dots};
 /// Keys of a block. Whatever the block size of the cache, the order of additions is that of these blocks.
 const KEYS: usize = 32;
 
-/// The latent cache: rows `[c | k^r]` in blocks.
+/// Where the rows `[c | k^r]` of a layer lie in the arena.
 #[derive(Clone, Copy)]
-pub(crate) struct Cache<'a> {
-    pub(crate) rows: &'a [f32],
+pub(crate) struct Places {
+    pub(crate) at: UnitLayout,
     pub(crate) block_size: usize,
     pub(crate) width: usize,
+}
+
+impl Places {
+    /// First element of the row of a token whose sequence has these blocks.
+    #[inline(always)]
+    pub(crate) fn row(&self, blocks: &[u32], position: usize) -> usize {
+        self.at.start(blocks[position / self.block_size] as usize) + position % self.block_size * self.width
+    }
+}
+
+/// The latents of a layer.
+#[derive(Clone, Copy)]
+pub(crate) struct Cache<'a> {
+    pub(crate) arena: &'a [f32],
+    pub(crate) places: Places,
 }
 
 impl Cache<'_> {
     #[inline(always)]
     fn row(&self, blocks: &[u32], position: usize) -> RowPtr {
-        let place = blocks[position / self.block_size] as usize * self.block_size + position % self.block_size;
-        RowPtr::plain(bytemuck::cast_slice(&self.rows[place * self.width..(place + 1) * self.width]))
+        let place = self.places.row(blocks, position);
+        RowPtr::plain(bytemuck::cast_slice(&self.arena[place..place + self.places.width]))
     }
 }
 
@@ -115,7 +132,7 @@ impl Attend<'_> {
 
     #[inline(always)]
     fn scores<S: Simd, const R: usize, const O: usize>(&self, s: S, first: usize, keys: &[RowPtr]) -> [[f32; KEYS]; R] {
-        let width = self.cache.width;
+        let width = self.cache.places.width;
         let queries: [*const f32; R] =
             std::array::from_fn(|r| self.wide[(first + r) * width..(first + r + 1) * width].as_ptr());
         let mut scores = [[0.0; KEYS]; R];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use perilune_backend::{BackendError, Segments};
+use perilune_backend::{BackendError, Segments, Snapshots};
 
 use crate::tensor::CpuTensor;
 
@@ -14,6 +14,17 @@ pub(crate) struct Run {
     /// Tokens of the sequence before the run.
     pub(crate) position: usize,
     /// State slot.
+    pub(crate) slot: usize,
+    /// Copies of its state, in rising order of rows.
+    pub(crate) snapshots: Vec<Snapshot>,
+}
+
+/// A copy of a run's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Rows of the run before it.
+    pub(crate) rows: usize,
+    /// Slot that takes it.
     pub(crate) slot: usize,
 }
 
@@ -37,6 +48,7 @@ pub(crate) fn runs(
         rows: start[i] as usize..start[i] as usize + len[i] as usize,
         position: position[i] as usize,
         slot: slot[i] as usize,
+        snapshots: Vec::new(),
     };
     let runs: Vec<Run> = (0..segments.count).map(run).collect();
     let mut ranges: Vec<&Range<usize>> = runs.iter().map(|run| &run.rows).collect();
@@ -55,6 +67,32 @@ pub(crate) fn runs(
         }
     }
     Ok(runs)
+}
+
+/// Hands each run its snapshots.
+///
+/// # Errors
+/// `Mismatch` for one of no run, of no row, past the end of its run, or out of order.
+pub(crate) fn take_snapshots(
+    op: &'static str,
+    snapshots: &Snapshots<'_, CpuTensor>,
+    runs: &mut [Run],
+) -> Result<(), BackendError> {
+    let (run, rows, slot) = (snapshots.run.u32()?, snapshots.rows.u32()?, snapshots.slot.u32()?);
+    for i in 0..snapshots.count {
+        let (index, snapshot) = (run[i] as usize, Snapshot { rows: rows[i] as usize, slot: slot[i] as usize });
+        let num_runs = runs.len();
+        let Some(run) = runs.get_mut(index) else {
+            return Err(fault(op, "snapshots.run", index.to_string(), format!("below {num_runs}")));
+        };
+        let least = run.snapshots.last().map_or(0, |last| last.rows) + 1;
+        if !(least..=run.rows.len()).contains(&snapshot.rows) {
+            let expected = format!("{least} to {}", run.rows.len());
+            return Err(fault(op, "snapshots.rows", snapshot.rows.to_string(), expected));
+        }
+        run.snapshots.push(snapshot);
+    }
+    Ok(())
 }
 
 /// Checks that values below `limit` are pairwise different.

@@ -14,7 +14,7 @@ use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
 use crate::launcher::{self, Arguments, Loaded};
 use crate::scratch::{Purpose, Scratch, ScratchBuffer};
 use crate::tables::{Table, Tables};
-use crate::{Driver, GpuTensor, Kernels, memory, ops};
+use crate::{Driver, GpuTensor, Kernels, arena, memory, ops};
 
 /// A GPU: a driver and the kernels for it.
 pub struct Gpu<D: Driver> {
@@ -122,6 +122,18 @@ impl<D: Driver> Backend for Gpu<D> {
         memory::download(self, src)
     }
 
+    fn copy_within(&self, tensor: &mut GpuTensor<D>, from: Range<usize>, to: usize) -> Result<(), BackendError> {
+        arena::copy_within(self, tensor, (from, to))
+    }
+
+    fn read_range(&self, src: &GpuTensor<D>, elements: Range<usize>) -> Result<Download<Vec<u8>>, BackendError> {
+        arena::read_range(self, src, elements)
+    }
+
+    fn write_range(&self, dst: &mut GpuTensor<D>, at: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        arena::write_range(self, dst, (at, bytes))
+    }
+
     fn synchronize(&self) -> Result<(), BackendError> {
         self.driver.synchronize()
     }
@@ -154,8 +166,8 @@ impl<D: Driver> Backend for Gpu<D> {
         Err(missing("kda_prefill"))
     }
 
-    fn kda_decode(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("kda_decode"))
+    fn kda_decode(&self, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::decode(self, op)
     }
 
     fn mla_prefill(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {

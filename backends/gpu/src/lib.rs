@@ -7,6 +7,7 @@
 //!
 //! Nothing here knows CUDA, HIP or CubeCL.
 
+mod arena;
 mod backend;
 mod driver;
 mod host_sample;

@@ -49,6 +49,24 @@ pub trait Backend: Send + Sync + 'static {
     /// `Device`.
     fn download(&self, src: &Self::Tensor) -> Result<Download<HostTensor>, BackendError>;
 
+    /// Copies elements of a tensor to another place in it. The two must not overlap.
+    ///
+    /// # Errors
+    /// `Mismatch` where they do, or leave the tensor.
+    fn copy_within(&self, tensor: &mut Self::Tensor, from: Range<usize>, to: usize) -> Result<(), BackendError>;
+
+    /// Copies elements of a tensor to the host, as they are when everything enqueued before has run.
+    ///
+    /// # Errors
+    /// `Mismatch` where the range leaves the tensor.
+    fn read_range(&self, src: &Self::Tensor, elements: Range<usize>) -> Result<Download<Vec<u8>>, BackendError>;
+
+    /// Overwrites elements of a tensor from element `at` on with the bytes of some.
+    ///
+    /// # Errors
+    /// `Mismatch` where they are no whole elements or leave the tensor.
+    fn write_range(&self, dst: &mut Self::Tensor, at: usize, bytes: &[u8]) -> Result<(), BackendError>;
+
     /// Waits for everything enqueued.
     ///
     /// # Errors

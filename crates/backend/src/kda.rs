@@ -3,7 +3,7 @@
 use perilune_tensor::{DType, TensorSpec};
 
 use crate::check::Checker;
-use crate::{BackendError, DeviceTensor, Segments};
+use crate::{BackendError, DeviceTensor, Segments, Snapshots, UnitLayout};
 
 /// Sizes of a KDA layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +85,14 @@ pub struct Kda<'a, T> {
     pub beta: &'a T,
     /// `[N, P]`: output gate γ before the sigmoid.
     pub out_gate: &'a T,
-    /// `[slots, 3, conv_kernel - 1, P]`: last pre-convolution rows of q, k and v, oldest first. Read and written.
-    pub conv_state: &'a mut T,
-    /// `[slots, num_heads, D, D]`: recurrent state, key dimension first. Read and written.
-    pub state: &'a mut T,
+    /// `F32 [n]`: where the slots lie. Slots of the runs are read and written, those of snapshots written.
+    pub arena: &'a mut T,
+    /// Per slot `[3, conv_kernel - 1, P]`: last pre-convolution rows of q, k and v, oldest first.
+    pub conv_at: UnitLayout,
+    /// Per slot `[num_heads, D, D]`: recurrent state, key dimension first.
+    pub state_at: UnitLayout,
+    /// Copies of states to take on the way.
+    pub snapshots: Option<Snapshots<'a, T>>,
     /// `[N, P]`: gated output, before the output projection. Only rows of the runs are written.
     pub out: &'a mut T,
 }
@@ -115,11 +119,12 @@ impl<T: DeviceTensor> Kda<'_, T> {
         c.rows("q", self.q, (DType::F32, rows, p))?;
         c.rows("beta", self.beta, (DType::F32, rows, heads))?;
         c.rows("out", self.out, (DType::F32, rows, p))?;
-        let slots = self.state.spec().shape.numel() / d.state_len().max(1);
-        c.exact("state", self.state, TensorSpec::f32([slots, heads, d.head_dim, d.head_dim]))?;
-        c.exact("conv_state", self.conv_state, TensorSpec::f32([slots, 3, d.conv_kernel - 1, p]))?;
+        self.state_at.check(c, ("state_at", &*self.arena), d.state_len())?;
+        self.conv_at.check(c, ("conv_at", &*self.arena), d.conv_state_len())?;
+        c.equal("conv_at.count", self.conv_at.count, self.state_at.count)?;
         self.segments.check(c)?;
-        Ok(slots)
+        self.snapshots.as_ref().map_or(Ok(()), |snapshots| snapshots.check(c))?;
+        Ok(self.state_at.count)
     }
 }
 

@@ -8,6 +8,7 @@
 //! Letters in shapes: `N` token rows of the step, `H` hidden size, `V` vocabulary, `P = heads * head_dim` of KDA,
 //! `A` MLA heads, `C` latent rank, `E` experts, `K` experts per token, `S` segments.
 
+mod arena;
 mod backend;
 mod batch;
 mod check;
@@ -21,6 +22,7 @@ mod sample;
 mod token_wise;
 mod weight;
 
+pub use arena::{Snapshots, UnitLayout, check_elements};
 pub use backend::Backend;
 pub use batch::{BlockTables, Segments};
 pub use device::{DeviceInfo, DeviceTensor, Download};

@@ -3,7 +3,7 @@
 use perilune_tensor::DType;
 
 use crate::check::Checker;
-use crate::{BackendError, BlockTables, DeviceTensor, Segments, Weight};
+use crate::{BackendError, BlockTables, DeviceTensor, Segments, UnitLayout, Weight};
 
 /// Sizes of an MLA layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,18 +67,22 @@ pub struct Mla<'a, T> {
     pub kv_a: &'a T,
     /// `[N, A v]`: output gate before the sigmoid, or `None`.
     pub gate: Option<&'a T>,
-    /// `[blocks, block_size, C + r]`: latent cache. Rows of the runs are written, earlier rows read.
-    pub cache: &'a mut T,
+    /// `F32 [n]`: where the blocks lie. Rows of the runs are written, earlier rows read.
+    pub arena: &'a mut T,
+    /// Per block `[block_size, C + r]`: latents.
+    pub latent_at: UnitLayout,
+    /// Tokens per block, at least 1.
+    pub block_size: usize,
     /// `[N, A v]`: gated attention output, before the output projection. Only rows of the runs are written.
     pub out: &'a mut T,
 }
 
 impl<T: DeviceTensor> Mla<'_, T> {
-    /// Checks every shape; returns `(blocks, block_size)`.
+    /// Checks every shape; returns the number of blocks.
     ///
     /// # Errors
     /// `Mismatch`.
-    pub fn dims(&self) -> Result<(usize, usize), BackendError> {
+    pub fn dims(&self) -> Result<usize, BackendError> {
         let c = Checker { op: "mla" };
         let d = self.params.dims;
         let rows = self.q.spec().shape.rows();
@@ -93,14 +97,13 @@ impl<T: DeviceTensor> Mla<'_, T> {
         c.equal("params.kv_b.in", self.params.kv_b.in_features(), d.kv_lora_rank)?;
         let kv_b_rows = d.num_heads * (d.qk_nope_head_dim + d.v_head_dim);
         c.equal("params.kv_b.out", self.params.kv_b.out_features(), kv_b_rows)?;
-        let cache = self.cache.spec();
-        let [blocks, block_size, width] = cache.shape.dims() else {
-            return Err(c.fail("cache", cache, "[blocks, block_size, C + r]".into()));
-        };
-        c.equal("cache.width", *width, d.latent_width())?;
+        if self.block_size == 0 {
+            return Err(c.fail("block_size", 0, "at least 1".into()));
+        }
+        self.latent_at.check(c, ("latent_at", &*self.arena), self.block_size * d.latent_width())?;
         self.segments.check(c)?;
         c.at_least("tables.offset", self.tables.offset, (DType::U32, self.segments.count + 1))?;
         c.at_least("tables.blocks", self.tables.blocks, (DType::U32, 0))?;
-        Ok((*blocks, *block_size))
+        Ok(self.latent_at.count)
     }
 }

@@ -2,12 +2,17 @@
 
 use std::ops::Range;
 
-use perilune_backend::{Backend, BackendError, BlockTables, Mla, MlaDims, MlaParams, Segments, Weight};
+use perilune_backend::{
+    Backend, BackendError, BlockTables, DeviceTensor, Mla, MlaDims, MlaParams, Segments, UnitLayout, Weight,
+};
 use perilune_reference::mla::{Dims, expanded, gate_output, latent_row};
 use perilune_tensor::QuantFormat;
 
 use crate::kda::Entry;
 use crate::rig::{Noise, Rig, assert_close, assert_untouched};
+
+/// Elements of nobody before and after a block.
+const GAP: usize = 3;
 
 /// A layer, the inputs of some rows, and a cache of shuffled blocks.
 pub(crate) struct MlaCase<B: Backend> {
@@ -60,9 +65,18 @@ impl<B: Backend> MlaCase<B> {
         MlaCase { dims, params, kv_norm, kv_b, q, kv_a, gate, rows, block_size }
     }
 
-    /// A cache whose every value is NaN.
+    /// An arena of blocks, with elements of nobody around them, whose every value is NaN.
     pub(crate) fn cache(&self, rig: &Rig<'_, B>, blocks: usize) -> B::Tensor {
-        rig.poison([blocks, self.block_size, self.dims.latent_width()])
+        rig.poison([blocks * self.stride()])
+    }
+
+    fn stride(&self) -> usize {
+        self.block_size * self.dims.latent_width() + 2 * GAP
+    }
+
+    fn layout(&self, arena: &B::Tensor) -> UnitLayout {
+        let stride = self.stride();
+        UnitLayout { offset: GAP, stride, count: arena.spec().shape.numel() / stride }
     }
 
     /// The output of all rows, poisoned where no run writes.
@@ -94,7 +108,9 @@ impl<B: Backend> MlaCase<B> {
             q: &q,
             kv_a: &kv_a,
             gate: gate.as_ref(),
-            cache,
+            latent_at: self.layout(cache),
+            block_size: self.block_size,
+            arena: cache,
             out: &mut out,
         };
         match entry {
@@ -190,8 +206,8 @@ fn several_runs<B: Backend>(rig: &Rig<'_, B>, shape: MlaShape, lengths: &[[usize
     for s in 0..2 {
         assert_close(&format!("mla {shape:?} {entry:?}"), &got[s], &case.reference(&sequences[s]), 2e-5);
         for (t, row) in sequences[s].iter().enumerate() {
-            let place =
-                (tables[s][t / shape.block_size] as usize * shape.block_size + t % shape.block_size) * latent_width;
+            let block = case.layout(&cache).start(tables[s][t / shape.block_size] as usize);
+            let place = block + t % shape.block_size * latent_width;
             assert_close("mla: latent", &stored[place..place + latent_width], &case.latent(*row), 2e-6);
         }
     }

@@ -47,7 +47,8 @@ pub fn check_bits_kda<B: Backend>(backend: &B) {
                     first += len;
                 }
                 assert_eq!(first, TOKENS);
-                (all, rig.read(&states.recurrent), rig.read(&states.conv))
+                let end = states.read(&rig, (case.dims, 0));
+                (all, end.recurrent, end.conv)
             };
             let whole = pass(&[TOKENS], Entry::Prefill);
             for lengths in [&[1; TOKENS][..], &[64, 11], &[16, 17, 42], &[1, 2, 3, 69], &[74, 1]] {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use perilune_backend::{Backend, BackendError, Kda, KdaDims, KdaGate, KdaParams, Segments};
+use perilune_backend::{Backend, BackendError, Kda, KdaDims, KdaGate, KdaParams, Segments, Snapshots, UnitLayout};
 use perilune_reference::kda::{Dims, Params, State, Token, step};
 use perilune_tensor::TensorSpec;
 
@@ -32,10 +32,43 @@ pub(crate) struct KdaCase {
 /// A run: rows of the case, the slot of its sequence.
 pub(crate) type Run = (Range<usize>, usize);
 
-/// The state tensors of some slots.
+/// Some slots in an arena whose other elements belong to nobody.
 pub(crate) struct KdaStates<T> {
-    pub(crate) conv: T,
-    pub(crate) recurrent: T,
+    pub(crate) arena: T,
+    conv_at: UnitLayout,
+    state_at: UnitLayout,
+}
+
+/// A copy to be taken: index of the run, rows, slot.
+pub(crate) type Copy = (usize, usize, usize);
+
+/// Elements of nobody before, between and after the parts of a slot: aligned to wide loads for some widths of a head,
+/// to nothing for others.
+fn gap(dims: KdaDims) -> usize {
+    if dims.head_dim.is_multiple_of(16) { 8 } else { 5 }
+}
+
+impl<T> KdaStates<T> {
+    fn parts(&self, dims: KdaDims, slot: usize) -> [Range<usize>; 2] {
+        let (state, conv) = (self.state_at.start(slot), self.conv_at.start(slot));
+        [state..state + dims.state_len(), conv..conv + dims.conv_state_len()]
+    }
+
+    /// Recurrent state and convolution tail of a slot.
+    pub(crate) fn read<B: Backend<Tensor = T>>(&self, rig: &Rig<'_, B>, (dims, slot): (KdaDims, usize)) -> State {
+        let all = rig.read(&self.arena);
+        let [state, conv] = self.parts(dims, slot);
+        State { recurrent: all[state].to_vec(), conv: all[conv].to_vec() }
+    }
+
+    /// Panics unless everything but some slots is as poisoned as in the beginning.
+    fn assert_only<B: Backend<Tensor = T>>(&self, rig: &Rig<'_, B>, what: &str, (dims, slots): (KdaDims, &[usize])) {
+        let mut all = rig.read(&self.arena);
+        for slot in slots {
+            self.parts(dims, *slot).into_iter().for_each(|part| all[part].fill(f32::NAN));
+        }
+        assert_untouched(what, &all);
+    }
 }
 
 impl KdaCase {
@@ -70,14 +103,18 @@ impl KdaCase {
 
     /// Poisoned slots, those of `zeroed` cleared.
     pub(crate) fn states<B: Backend>(&self, rig: &Rig<'_, B>, slots: usize, zeroed: &[usize]) -> KdaStates<B::Tensor> {
-        let d = self.dims;
-        let mut conv = rig.poison([slots, 3, d.conv_kernel - 1, d.width()]);
-        let mut recurrent = rig.poison([slots, d.num_heads, d.head_dim, d.head_dim]);
+        let (state, conv) = (self.dims.state_len(), self.dims.conv_state_len());
+        let gap = gap(self.dims);
+        let stride = state + conv + 3 * gap;
+        let units = |offset: usize| UnitLayout { offset, stride, count: slots };
+        let arena = rig.poison([slots * stride]);
+        let mut states = KdaStates { arena, state_at: units(gap), conv_at: units(gap + state + gap) };
         for slot in zeroed {
-            rig.0.zero(&mut conv, *slot..slot + 1).unwrap();
-            rig.0.zero(&mut recurrent, *slot..slot + 1).unwrap();
+            for part in states.parts(self.dims, *slot) {
+                rig.0.zero(&mut states.arena, part).unwrap();
+            }
         }
-        KdaStates { conv, recurrent }
+        states
     }
 
     /// Runs the operation over some runs of the case; the output of all rows, poisoned where no run writes.
@@ -87,10 +124,23 @@ impl KdaCase {
         (runs, entry): (&[Run], Entry),
         states: &mut KdaStates<B::Tensor>,
     ) -> Result<Vec<f32>, BackendError> {
+        self.run_and_copy(rig, (runs, &[], entry), states)
+    }
+
+    /// The same, with copies of states taken on the way.
+    pub(crate) fn run_and_copy<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        (runs, copies, entry): (&[Run], &[Copy], Entry),
+        states: &mut KdaStates<B::Tensor>,
+    ) -> Result<Vec<f32>, BackendError> {
         let p = self.dims.width();
         let column = |f: &dyn Fn(&Run) -> usize| rig.u32(&runs.iter().map(|r| f(r) as u32).collect::<Vec<_>>());
         let (start, len) = (column(&|r| r.0.start), column(&|r| r.0.len()));
         let (position, slot) = (column(&|_| 0), column(&|r| r.1));
+        let of_copies = |f: &dyn Fn(&Copy) -> usize| rig.u32(&copies.iter().map(|c| f(c) as u32).collect::<Vec<_>>());
+        let (copied, after, target) = (of_copies(&|c| c.0), of_copies(&|c| c.1), of_copies(&|c| c.2));
+        let snapshots = Snapshots { count: copies.len(), run: &copied, rows: &after, slot: &target };
         let wide: [B::Tensor; 5] = std::array::from_fn(|i| rig.f32([self.rows, p], &self.wide[i]));
         let beta = rig.f32([self.rows, self.dims.num_heads], &self.beta);
         let params = self.params(rig);
@@ -104,8 +154,10 @@ impl KdaCase {
             gate: &wide[3],
             beta: &beta,
             out_gate: &wide[4],
-            conv_state: &mut states.conv,
-            state: &mut states.recurrent,
+            arena: &mut states.arena,
+            conv_at: states.conv_at,
+            state_at: states.state_at,
+            snapshots: (!copies.is_empty()).then_some(snapshots),
             out: &mut out,
         };
         match entry {
@@ -154,6 +206,7 @@ pub fn check_kda<B: Backend>(backend: &B) {
         }
     }
     extreme_gates(&rig);
+    copies(&rig);
     refuses(&rig);
     no_runs(&rig);
 }
@@ -181,7 +234,7 @@ fn extreme_gates<B: Backend>(rig: &Rig<'_, B>) {
             let what = format!("kda at the limits of {gate:?}, {entry:?}");
             assert!(want.iter().all(|v| v.is_finite()), "{what}: the reference");
             assert_close(&what, &got, &want, output_tolerance(dims));
-            assert_close(&what, &rig.read(&states.recurrent), &state.recurrent, 2e-5);
+            assert_close(&what, &states.read(rig, (dims, 0)).recurrent, &state.recurrent, 2e-5);
         }
     }
 }
@@ -210,15 +263,57 @@ fn two_steps<B: Backend>(rig: &Rig<'_, B>, (dims, gate): (KdaDims, KdaGate), len
         assert_untouched(&what, &got[first * p..]);
         assert_untouched(&what, &got[..half * total * p]);
     }
-    let (conv, recurrent) = (rig.read(&states.conv), rig.read(&states.recurrent));
-    let (conv_len, state_len) = (dims.conv_state_len(), dims.state_len());
     for (slot, state) in slot_of.iter().zip(&expected) {
-        assert_eq!(conv[slot * conv_len..(slot + 1) * conv_len], state.conv, "{what}: convolution tail");
-        assert_close(&what, &recurrent[slot * state_len..(slot + 1) * state_len], &state.recurrent, 2e-5);
+        let got = states.read(rig, (dims, *slot));
+        assert_eq!(got.conv, state.conv, "{what}: convolution tail");
+        assert_close(&what, &got.recurrent, &state.recurrent, 2e-5);
     }
-    let unused = slots - lengths.len();
-    assert_untouched(&what, &recurrent[..unused * state_len]);
-    assert_untouched(&what, &conv[..unused * conv_len]);
+    states.assert_only(rig, &what, (dims, &slot_of));
+}
+
+/// Copies after the first, some and all rows of a run hold what their slots would hold had the run ended there, bit for
+/// bit; outputs and the runs' own slots are as without copies; nobody else's slots are touched.
+fn copies<B: Backend>(rig: &Rig<'_, B>) {
+    for (head_dim, conv_kernel) in [(20, 4), (64, 2)] {
+        let dims = KdaDims { num_heads: 2, head_dim, conv_kernel };
+        for (lengths, cuts, entry) in [
+            ([100, 70], [&[1, 64, 99][..], &[70]], Entry::Prefill),
+            ([20, 9], [&[2, 3, 16][..], &[]], Entry::Prefill),
+            ([8, 3], [&[1, 2, 5][..], &[3]], Entry::Decode),
+            ([1, 1], [&[][..], &[1]], Entry::Decode),
+        ] {
+            let case = KdaCase::new(dims, KdaGate::Bounded { lower_bound: -5.0 }, lengths[0] + lengths[1]);
+            let runs = [(0..lengths[0], 1), (lengths[0]..lengths[0] + lengths[1], 3)];
+            let mut wanted: Vec<Copy> = Vec::new();
+            for (run, cuts) in cuts.iter().enumerate() {
+                for rows in *cuts {
+                    wanted.push((run, *rows, 4 + wanted.len()));
+                }
+            }
+            let what = format!("kda {dims:?} {lengths:?}, copies {wanted:?}, {entry:?}");
+            let mut states = case.states(rig, 9, &[1, 3]);
+            let got = case.run_and_copy(rig, (&runs, &wanted, entry), &mut states).unwrap();
+            let mut plain = case.states(rig, 9, &[1, 3]);
+            let out = case.run(rig, (&runs, entry), &mut plain).unwrap();
+            let tolerance = if entry == Entry::Prefill { 2e-5 } else { 0.0 };
+            assert_close(&what, &got, &out, tolerance);
+            for (_, slot) in &runs {
+                let (got, want) = (states.read(rig, (dims, *slot)), plain.read(rig, (dims, *slot)));
+                assert_close(&what, &got.recurrent, &want.recurrent, tolerance);
+                assert_eq!(got.conv, want.conv, "{what}: slot {slot}");
+            }
+            for (run, rows, slot) in &wanted {
+                let mut short = case.states(rig, 9, &[1, 3]);
+                let (range, own) = runs[*run].clone();
+                case.run(rig, (&[(range.start..range.start + rows, own)], entry), &mut short).unwrap();
+                let (got, want) = (states.read(rig, (dims, *slot)), short.read(rig, (dims, own)));
+                assert_close(&what, &got.recurrent, &want.recurrent, tolerance);
+                assert_eq!(got.conv, want.conv, "{what}: copy in slot {slot}");
+            }
+            let used: Vec<usize> = wanted.iter().map(|c| c.2).chain([1, 3]).collect();
+            states.assert_only(rig, &what, (dims, &used));
+        }
+    }
 }
 
 /// The output norm of a one-wide head divides a value by itself: near zero it magnifies rounding up to `eps^(-1/2)` times.
@@ -230,12 +325,14 @@ fn reference_dims(d: KdaDims) -> Dims {
     Dims { heads: d.num_heads, head_dim: d.head_dim, taps: d.conv_kernel }
 }
 
-/// A state tensor of another size is refused.
+/// An arena too small for its slots is refused.
 fn refuses<B: Backend>(rig: &Rig<'_, B>) {
     let dims = KdaDims { num_heads: 1, head_dim: 8, conv_kernel: 4 };
     let case = KdaCase::new(dims, KdaGate::Softplus, 2);
     let mut states = case.states(rig, 2, &[0, 1]);
-    states.recurrent = rig.0.alloc(&TensorSpec::f32([2, 1, 8, 7])).unwrap();
+    assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_ok());
+    let len = states.state_at.start(1) + dims.state_len() + gap(dims) + dims.conv_state_len();
+    states.arena = rig.0.alloc(&TensorSpec::f32([len - 1])).unwrap();
     assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_err());
 }
 
@@ -246,5 +343,5 @@ fn no_runs<B: Backend>(rig: &Rig<'_, B>) {
     for entry in [Entry::Decode, Entry::Prefill] {
         assert_untouched("kda without runs", &case.run(rig, (&[], entry), &mut states).unwrap());
     }
-    assert_untouched("kda without runs", &rig.read(&states.recurrent));
+    assert_untouched("kda without runs", &rig.read(&states.arena));
 }

@@ -22,6 +22,22 @@ pub fn check_memory<B: Backend>(backend: &B) {
     assert_eq!(rig.read(&tensor), cleared);
     assert!(backend.zero(&mut tensor, 3..5).is_err(), "a range past the end must be refused");
 
+    backend.write_range(&mut tensor, 5, &[1.0_f32, 2.0].map(f32::to_le_bytes).concat()).unwrap();
+    backend.copy_within(&mut tensor, 4..8, 20).unwrap();
+    let part = backend.read_range(&tensor, 19..24).unwrap();
+    backend.copy_within(&mut tensor, 0..4, 20).unwrap();
+    let floats =
+        |bytes: Vec<u8>| -> Vec<f32> { bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect() };
+    assert_eq!(floats(part.wait().unwrap()), [11.5, -3.5, 1.0, 2.0, 0.0], "as it was when it was read");
+    assert_eq!(rig.read(&tensor)[18..], [10.5, 11.5, -7.5, -6.5, -5.5, -4.5]);
+    for bad in [20..25, 25..26] {
+        assert!(backend.read_range(&tensor, bad).is_err(), "a range past the end must be refused");
+    }
+    assert!(backend.copy_within(&mut tensor, 0..4, 3).is_err(), "an overlapping copy must be refused");
+    assert!(backend.copy_within(&mut tensor, 0..4, 21).is_err(), "a copy past the end must be refused");
+    assert!(backend.write_range(&mut tensor, 23, &[0; 8]).is_err(), "a write past the end must be refused");
+    assert!(backend.write_range(&mut tensor, 0, &[0; 6]).is_err(), "half an element must be refused");
+
     let mut ids = rig.u32(&[9, 9, 9]);
     backend.write_u32(&mut ids, &[1, 2]).unwrap();
     assert_eq!(rig.read(&ids), [1.0, 2.0, 9.0]);

@@ -28,6 +28,7 @@ pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
         // Blocks are not shared between sequences, so all tables together have at most every block once.
         max_blocks: config.num_blocks.min(max_runs.saturating_mul(blocks_each)),
         max_logit_rows: config.max_prompt_logit_rows + max_runs,
+        max_snapshots: 1,
     }
 }
 
@@ -38,8 +39,8 @@ impl<B: Backend> ModelRunner<B> {
     /// `OutOfMemory`.
     pub fn new(backend: B, model: Kimi<B>, config: &EngineConfig) -> Result<Self, BackendError> {
         let limits = step_limits(config);
-        let shape =
-            CacheShape { num_blocks: config.num_blocks, block_size: config.block_size, num_slots: config.num_slots };
+        let room = (config.num_blocks, config.num_slots);
+        let shape = CacheShape::with_room(model.config(), config.block_size, room);
         Ok(ModelRunner {
             workspace: Workspace::new(&backend, model.config(), limits)?,
             batch: ForwardBatch::new(&backend, limits)?,
@@ -55,17 +56,19 @@ impl<B: Backend> ModelRunner<B> {
     }
 
     fn forward(&mut self, input: &StepInput<'_>) -> Result<(), ModelError> {
+        let last = self.caches.shape().slots().count - 1;
         for slot in &input.fresh_slots {
-            self.caches.zero_slot(&self.backend, slot.index as usize)?;
+            self.caches.zero_slot(&self.backend, last - slot.index as usize)?;
         }
         let blocks: Vec<Vec<u32>> =
             input.runs.iter().map(|run| run.blocks.iter().map(|block| block.0).collect()).collect();
         let runs = input.runs.iter().zip(&blocks).map(|(run, blocks)| Run {
             tokens: run.tokens,
             position: run.position,
-            slot: run.slot.index,
+            slot: last as u32 - run.slot.index,
             blocks,
             logits: wanted(run),
+            snapshots: &[],
         });
         self.batch.fill(&self.backend, &BatchPlan { runs: runs.collect() })?;
         Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)

@@ -38,8 +38,8 @@ pub struct PoolSizes {
 /// `NoRoom`, with the numbers, where it does not.
 pub fn size_pools(request: PoolRequest<'_>) -> Result<PoolSizes, EngineError> {
     let PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests } = request;
-    let slot = CacheShape::slot_bytes(model);
-    let block = CacheShape::block_bytes(model, block_size);
+    let shape = CacheShape::new(model, block_size, 0);
+    let (slot, block) = (shape.slot_bytes(), shape.block_bytes());
     let blocks_each = context_length.div_ceil(block_size.max(1)).max(1);
     let needed_bytes = slot.saturating_add(block.saturating_mul(blocks_each));
     if needed_bytes > budget_bytes {
@@ -74,7 +74,8 @@ mod tests {
         fn new() -> Self {
             let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
             let model = ModelConfig::from_dir(&dir).unwrap();
-            let (slot, block) = (CacheShape::slot_bytes(&model), CacheShape::block_bytes(&model, BLOCK));
+            let shape = CacheShape::new(&model, BLOCK, 0);
+            let (slot, block) = (shape.slot_bytes(), shape.block_bytes());
             assert!(slot > 0 && block > 0, "the demo has both kinds of layers");
             Demo { model, slot, block }
         }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use perilune_backend::{Backend, BackendError, BlockTables, Segments};
+use perilune_backend::{Backend, BackendError, BlockTables, Segments, Snapshots};
 use perilune_tensor::{TensorSpec, TokenId};
 
 use crate::{ModelError, StepLimits};
@@ -35,6 +35,17 @@ pub struct Run<'a> {
     pub blocks: &'a [u32],
     /// Which logits are wanted.
     pub logits: LogitRows,
+    /// Copies of the state to take on the way, in rising order of tokens.
+    pub snapshots: &'a [SlotCopy],
+}
+
+/// A copy of a run's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotCopy {
+    /// Tokens of the run that it includes, at least 1.
+    pub after: usize,
+    /// Slot that takes it; no other copy and no run has it.
+    pub slot: u32,
 }
 
 impl Run<'_> {
@@ -54,6 +65,13 @@ impl Run<'_> {
         }
         if wanted.start > wanted.end || wanted.end > len {
             return Err(format!("logits {wanted:?} of {len} tokens"));
+        }
+        let mut least = 1;
+        for copy in self.snapshots {
+            if copy.after < least || copy.after > len {
+                return Err(format!("a snapshot after {} tokens, not {least} to {len}", copy.after));
+            }
+            least = copy.after + 1;
         }
         if u32::try_from(self.position.saturating_add(len)).is_err() {
             return Err(format!("{len} tokens from position {} on leave the range of positions", self.position));
@@ -90,12 +108,20 @@ pub(crate) struct Part<T> {
     columns: [T; 4],
     offset: T,
     blocks: T,
+    num_snapshots: usize,
+    /// Run, rows, slot.
+    snapshots: [T; 3],
 }
 
 impl<T> Part<T> {
     pub(crate) fn segments(&self) -> Segments<'_, T> {
         let [start, len, position, slot] = &self.columns;
         Segments { count: self.count, start, len, position, slot }
+    }
+
+    pub(crate) fn snapshots(&self) -> Option<Snapshots<'_, T>> {
+        let [run, rows, slot] = &self.snapshots;
+        (self.num_snapshots > 0).then_some(Snapshots { count: self.num_snapshots, run, rows, slot })
     }
 
     pub(crate) fn tables(&self) -> BlockTables<'_, T> {
@@ -117,6 +143,8 @@ impl<B: Backend> ForwardBatch<B> {
                 columns: [u32(runs)?, u32(runs)?, u32(runs)?, u32(runs)?],
                 offset: u32(runs + 1)?,
                 blocks: u32(limits.max_blocks)?,
+                num_snapshots: 0,
+                snapshots: [u32(limits.max_snapshots)?, u32(limits.max_snapshots)?, u32(limits.max_snapshots)?],
             })
         };
         Ok(ForwardBatch {
@@ -172,6 +200,7 @@ impl<B: Backend> ForwardBatch<B> {
             ("runs", plan.runs.len(), limits.max_runs),
             ("rows", sum(&|run| run.tokens.len()), limits.max_rows),
             ("block table entries", sum(&|run| run.blocks.len()), limits.max_blocks),
+            ("snapshots", sum(&|run| run.snapshots.len()), limits.max_snapshots),
             ("rows of logits", sum(&|run| run.wanted().len()), limits.max_logit_rows),
         ] {
             if found > room {
@@ -181,9 +210,11 @@ impl<B: Backend> ForwardBatch<B> {
         let mut slots = HashSet::new();
         for (index, run) in plan.runs.iter().enumerate() {
             run.check().map_err(|problem| ModelError::Run { index, problem })?;
-            if !slots.insert(run.slot) {
-                let problem = format!("another run has its slot, {}", run.slot);
-                return Err(ModelError::Run { index, problem });
+            for slot in run.snapshots.iter().map(|copy| copy.slot).chain([run.slot]) {
+                if !slots.insert(slot) {
+                    let problem = format!("slot {slot} is used twice");
+                    return Err(ModelError::Run { index, problem });
+                }
             }
         }
         Ok(())
@@ -211,6 +242,16 @@ fn fill_part<B: Backend>(
         blocks.extend_from_slice(run.blocks);
         offsets.push(index_value(blocks.len()));
     }
+    let copies = || runs().enumerate().flat_map(|(i, (run, _))| run.snapshots.iter().map(move |copy| (i, copy)));
+    let columns: [Vec<u32>; 3] = [
+        copies().map(|(i, _)| index_value(i)).collect(),
+        copies().map(|(_, copy)| index_value(copy.after)).collect(),
+        copies().map(|(_, copy)| copy.slot).collect(),
+    ];
+    for (tensor, values) in part.snapshots.iter_mut().zip(&columns) {
+        backend.write_u32(tensor, values)?;
+    }
+    part.num_snapshots = columns[0].len();
     part.count = which.len();
     backend.write_u32(&mut part.offset, &offsets)?;
     backend.write_u32(&mut part.blocks, &blocks)

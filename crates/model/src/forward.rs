@@ -6,6 +6,7 @@ use crate::caches::LayerCache;
 use crate::feed_forward::{FeedForward, Target};
 use crate::kda::KdaState;
 use crate::kimi::{Attention, Kimi, Layer};
+use crate::mla::Latents;
 use crate::{Caches, ForwardBatch, Workspace};
 
 impl<B: Backend> Kimi<B> {
@@ -25,8 +26,11 @@ impl<B: Backend> Kimi<B> {
         }
         let out = workspace.stream.begin();
         backend.embed(Embed { rows: batch.rows, table: &self.embedding, ids: &batch.ids, out })?;
-        for (index, (layer, cache)) in self.layers.iter().zip(&mut caches.layers).enumerate() {
-            self.attention((backend, batch), (index, layer), workspace, cache)?;
+        if caches.layers.len() != self.layers.len() {
+            return Err(foreign("caches"));
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.attention((backend, batch), (index, layer), workspace, caches)?;
             self.feed_forward((backend, batch.rows), layer, workspace)?;
         }
         self.logits((backend, batch), workspace)
@@ -37,7 +41,7 @@ impl<B: Backend> Kimi<B> {
         (backend, batch): (&B, &ForwardBatch<B>),
         (index, layer): (usize, &Layer<B::Tensor>),
         ws: &mut Workspace<B>,
-        cache: &mut LayerCache<B::Tensor>,
+        caches: &mut Caches<B>,
     ) -> Result<(), BackendError> {
         let rows = batch.rows;
         let h = ws.stream.mix((backend, rows), layer.attn_mix.as_ref(), &mut ws.mixed)?;
@@ -46,13 +50,15 @@ impl<B: Backend> Kimi<B> {
         if self.config.attn_res_block_size.is_some_and(|block| index.is_multiple_of(block)) {
             ws.stream.freeze();
         }
-        let (x, weight) = match (&layer.attn, cache, &mut ws.kda, &mut ws.mla) {
-            (Attention::Kda(kda), LayerCache::Kda { state, conv }, Some(space), _) => {
-                kda.mix((backend, batch), &ws.normed, space, KdaState { conv, state })?;
+        let block_size = caches.shape().block_size;
+        let arena = &mut caches.arena;
+        let (x, weight) = match (&layer.attn, caches.layers[index], &mut ws.kda, &mut ws.mla) {
+            (Attention::Kda(kda), LayerCache::Kda { state: state_at, conv: conv_at }, Some(space), _) => {
+                kda.mix((backend, batch), &ws.normed, space, KdaState { arena, conv_at, state_at })?;
                 (&space.out, &kda.out)
             }
-            (Attention::Mla(mla), LayerCache::Mla { latent }, _, Some(space)) => {
-                mla.mix((backend, batch), &ws.normed, space, latent)?;
+            (Attention::Mla(mla), LayerCache::Mla { latent: at }, _, Some(space)) => {
+                mla.mix((backend, batch), &ws.normed, space, Latents { arena, at, block_size })?;
                 (&space.out, &mla.out)
             }
             _ => return Err(foreign("caches")),

@@ -1,6 +1,6 @@
 //! A KDA layer: projections, the fused operation, output projection.
 
-use perilune_backend::{Backend, BackendError, Kda, KdaParams, Linear, LinearPart, Weight};
+use perilune_backend::{Backend, BackendError, Kda, KdaParams, Linear, LinearPart, UnitLayout, Weight};
 
 use crate::ForwardBatch;
 use crate::workspace::KdaSpace;
@@ -28,8 +28,9 @@ pub(crate) enum OutGate<T> {
 
 /// Where a layer's sequences left their state.
 pub(crate) struct KdaState<'a, T> {
-    pub(crate) conv: &'a mut T,
-    pub(crate) state: &'a mut T,
+    pub(crate) arena: &'a mut T,
+    pub(crate) conv_at: UnitLayout,
+    pub(crate) state_at: UnitLayout,
 }
 
 impl<T> KdaLayer<T> {
@@ -55,8 +56,10 @@ impl<T> KdaLayer<T> {
                 gate: &space.gate,
                 beta: &space.beta,
                 out_gate: &space.out_gate,
-                conv_state: &mut *state.conv,
-                state: &mut *state.state,
+                arena: &mut *state.arena,
+                conv_at: state.conv_at,
+                state_at: state.state_at,
+                snapshots: part.snapshots(),
                 out: &mut space.out,
             };
             if short { backend.kda_decode(op)? } else { backend.kda_prefill(op)? }

@@ -16,7 +16,7 @@ mod mla;
 mod residual;
 mod workspace;
 
-pub use batch::{BatchPlan, ForwardBatch, LogitRows, Run};
+pub use batch::{BatchPlan, ForwardBatch, LogitRows, Run, SlotCopy};
 pub use caches::{CacheShape, Caches};
 pub use error::ModelError;
 pub use kimi::Kimi;

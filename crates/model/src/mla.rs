@@ -1,6 +1,6 @@
 //! An MLA layer: query and latent projections, the fused operation, output projection.
 
-use perilune_backend::{Backend, BackendError, Linear, LinearPart, Mla, MlaParams, Weight};
+use perilune_backend::{Backend, BackendError, Linear, LinearPart, Mla, MlaParams, UnitLayout, Weight};
 
 use crate::ForwardBatch;
 use crate::residual::Norm;
@@ -23,6 +23,13 @@ pub(crate) enum Query<T> {
     Low { low: Weight<T>, norm: Norm<T>, high: Weight<T> },
 }
 
+/// Where a layer's latents lie.
+pub(crate) struct Latents<'a, T> {
+    pub(crate) arena: &'a mut T,
+    pub(crate) at: UnitLayout,
+    pub(crate) block_size: usize,
+}
+
 impl<T> MlaLayer<T> {
     /// From the normed input to `space.out`; the output projection is the caller's.
     pub(crate) fn mix<B: Backend<Tensor = T>>(
@@ -30,7 +37,7 @@ impl<T> MlaLayer<T> {
         (backend, batch): (&B, &ForwardBatch<B>),
         x: &T,
         space: &mut MlaSpace<T>,
-        cache: &mut T,
+        latents: Latents<'_, T>,
     ) -> Result<(), BackendError> {
         self.project((backend, batch.rows), x, space)?;
         for (part, short) in [(&batch.decode, true), (&batch.prefill, false)] {
@@ -44,7 +51,9 @@ impl<T> MlaLayer<T> {
                 q: &space.q,
                 kv_a: &space.kv_a,
                 gate: self.gate.as_ref().map(|_| &space.gate),
-                cache: &mut *cache,
+                arena: &mut *latents.arena,
+                latent_at: latents.at,
+                block_size: latents.block_size,
                 out: &mut space.out,
             };
             if short { backend.mla_decode(op)? } else { backend.mla_prefill(op)? }

@@ -17,6 +17,8 @@ pub struct StepLimits {
     pub max_blocks: usize,
     /// Rows whose logits are computed.
     pub max_logit_rows: usize,
+    /// Copies of states taken on the way.
+    pub max_snapshots: usize,
 }
 
 /// Activations, each `[max_rows, width]` in `F32` where nothing else is said.

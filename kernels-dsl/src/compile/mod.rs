@@ -99,5 +99,6 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
         Variant::RmsNorm(v) => v.define(builder),
         Variant::Gather(v) => v.define(builder),
         Variant::GatedAct(v) => v.define(builder),
+        Variant::KdaDecode(v) => v.define_decode(builder),
     }
 }

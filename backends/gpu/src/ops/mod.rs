@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod experts;
 pub(crate) mod gather;
+pub(crate) mod kda;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod residual;
