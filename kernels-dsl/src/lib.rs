@@ -18,6 +18,7 @@ pub mod gather;
 #[cfg(feature = "compile")]
 mod math;
 pub mod kda;
+pub mod mla;
 pub mod norm;
 #[cfg(feature = "compile")]
 mod reduce;

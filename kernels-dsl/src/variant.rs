@@ -4,6 +4,7 @@ use crate::Geometry;
 use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
 use crate::kda::KdaVariant;
+use crate::mla::{MlaStage, MlaVariant};
 use crate::norm::RmsNormVariant;
 
 /// A kernel that can be compiled: an operation and its compile-time choices.
@@ -17,6 +18,8 @@ pub enum Variant {
     RmsNorm(RmsNormVariant),
     /// [`crate::kda`], short runs.
     KdaDecode(KdaVariant),
+    /// [`crate::mla`].
+    Mla(MlaVariant, MlaStage),
 }
 
 impl Variant {
@@ -27,6 +30,7 @@ impl Variant {
             Variant::GatedAct(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
             Variant::KdaDecode(v) => v.name("kda_decode"),
+            Variant::Mla(v, stage) => v.name(*stage),
         }
     }
 
@@ -37,6 +41,7 @@ impl Variant {
             Variant::GatedAct(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
             Variant::KdaDecode(v) => v.geometry,
+            Variant::Mla(v, stage) => v.geometry(*stage),
         }
     }
 }

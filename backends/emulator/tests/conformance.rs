@@ -6,12 +6,12 @@ mod rig;
 macro_rules! at_plane_width {
     ($name:ident, $plane:expr) => {
         mod $name {
-            // Left out until their kernels exist: linear, attn_residual, mla, moe_route, moe_experts,
+            // Left out until their kernels exist: linear, attn_residual, moe_route, moe_experts,
             // sample_scores, sample_draws.
             perilune_conformance::conformance_tests!(@each
                 match crate::rig::gpu($plane) { Some(gpu) => gpu, None => return };
                 memory check_memory, embed check_embed, select_rows check_select_rows, rms_norm check_rms_norm,
-                gated_act check_gated_act, kda check_kda);
+                gated_act check_gated_act, kda check_kda, mla check_mla);
         }
     };
 }

@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod gather;
 pub(crate) mod kda;
+pub(crate) mod mla;
 pub(crate) mod norm;
 
 use perilune_backend::BackendError;
