@@ -31,6 +31,34 @@ impl std::fmt::Display for Element {
     }
 }
 
+/// Storage of a weight matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Weights {
+    /// One element per weight.
+    Plain(Element),
+    /// E2M1 nibbles, two to a byte, and an E8M0 scale for 32 of them.
+    Mxfp4,
+}
+
+impl Weights {
+    /// Bytes of this many weights, without scales.
+    pub fn size_bytes(self, weights: usize) -> usize {
+        match self {
+            Weights::Plain(element) => weights * element.size_bytes(),
+            Weights::Mxfp4 => weights / 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Weights::Plain(element) => element.fmt(f),
+            Weights::Mxfp4 => f.write_str("mxfp4"),
+        }
+    }
+}
+
 /// The largest power of two up to `most` that divides `width`: how many elements a load may take.
 pub(crate) fn widest_vector(width: usize, most: usize) -> usize {
     let mut vector = most;

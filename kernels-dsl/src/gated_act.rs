@@ -1,7 +1,7 @@
 //! Gated activations: `out = act(gate, up)` elementwise.
 
 #[cfg(feature = "compile")]
-mod kernel;
+pub(crate) mod kernel;
 
 use crate::element::widest_vector;
 use crate::{Geometry, Target, Variant};

@@ -8,6 +8,7 @@
 //! compiled kernels. With it, [`compile::source`] turns a [`Variant`] into CUDA or HIP C++ (`docs/adr/0005`).
 
 mod abi;
+pub mod attn_residual;
 #[cfg(feature = "compile")]
 pub mod catalogue;
 #[cfg(feature = "compile")]
@@ -15,10 +16,13 @@ pub mod compile;
 mod element;
 pub mod gated_act;
 pub mod gather;
+pub mod kda;
+pub mod linear;
 #[cfg(feature = "compile")]
 mod math;
-pub mod kda;
 pub mod mla;
+pub mod moe_experts;
+pub mod moe_route;
 pub mod norm;
 #[cfg(feature = "compile")]
 mod reduce;
@@ -26,6 +30,6 @@ mod target;
 mod variant;
 
 pub use abi::{Abi, Access, InfoPassing, Lengths, Scalar, ScalarGroup, ScalarType};
-pub use element::Element;
+pub use element::{Element, Weights};
 pub use target::{Dialect, Geometry, Target};
 pub use variant::Variant;

@@ -24,7 +24,6 @@ mod moe;
 mod norm;
 mod pool;
 mod product;
-mod random;
 mod residual;
 mod route;
 mod runs;

@@ -6,12 +6,13 @@ mod rig;
 macro_rules! at_plane_width {
     ($name:ident, $plane:expr) => {
         mod $name {
-            // Left out until their kernels exist: linear, attn_residual, moe_route, moe_experts,
-            // sample_scores, sample_draws.
             perilune_conformance::conformance_tests!(@each
                 match crate::rig::gpu($plane) { Some(gpu) => gpu, None => return };
-                memory check_memory, embed check_embed, select_rows check_select_rows, rms_norm check_rms_norm,
-                gated_act check_gated_act, kda check_kda, mla check_mla);
+                memory check_memory, embed check_embed, select_rows check_select_rows, linear check_linear, rms_norm check_rms_norm,
+                gated_act check_gated_act, attn_residual check_attn_residual, moe_route check_moe_route,
+                moe_experts check_moe_experts, bits_of_moe check_bits_moe, sample_scores check_sample_scores,
+                sample_draws check_sample_draws, bits_of_linear check_bits_linear,
+                kda check_kda, mla check_mla);
         }
     };
 }

@@ -12,6 +12,8 @@ use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
 
 use crate::launcher::{self, Arguments, Loaded};
+use crate::scratch::{Purpose, Scratch, ScratchBuffer};
+use crate::tables::{Table, Tables};
 use crate::{Driver, GpuTensor, Kernels, arena, memory, ops};
 
 /// A GPU: a driver and the kernels for it.
@@ -19,6 +21,8 @@ pub struct Gpu<D: Driver> {
     driver: D,
     kernels: Box<dyn Kernels>,
     loaded: Mutex<HashMap<Variant, Arc<Loaded<D>>>>,
+    tables: Tables<D>,
+    scratch: Scratch<D>,
     info: DeviceInfo,
 }
 
@@ -31,7 +35,14 @@ impl<D: Driver> Gpu<D> {
             memory_bytes: facts.memory_bytes,
             formats: vec![QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4],
         };
-        Gpu { driver, kernels: Box::new(kernels), loaded: Mutex::default(), info }
+        Gpu {
+            driver,
+            kernels: Box::new(kernels),
+            loaded: Mutex::default(),
+            tables: Tables::default(),
+            scratch: Scratch::default(),
+            info,
+        }
     }
 
     /// The driver.
@@ -47,6 +58,16 @@ impl<D: Driver> Gpu<D> {
     /// Launches a kernel, loading it first where needed.
     pub(crate) fn launch(&self, variant: Variant, arguments: Arguments<'_>) -> Result<(), BackendError> {
         launcher::launch(&self.driver, &*self.load(variant)?, arguments)
+    }
+
+    /// A table of these words in device memory.
+    pub(crate) fn table(&self, words: Vec<u64>) -> Result<Table<D>, BackendError> {
+        self.tables.get(&self.driver, words)
+    }
+
+    /// A buffer that lives between launches of an operation.
+    pub(crate) fn scratch(&self, wanted: (Purpose, usize)) -> Result<ScratchBuffer<D>, BackendError> {
+        self.scratch.get(&self.driver, wanted)
     }
 
     fn load(&self, variant: Variant) -> Result<Arc<Loaded<D>>, BackendError> {
@@ -125,8 +146,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::gather::select_rows(self, op)
     }
 
-    fn linear(&self, _op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("linear"))
+    fn linear(&self, op: Linear<'_, '_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::linear::linear(self, op)
     }
 
     fn rms_norm(&self, op: RmsNorm<'_, GpuTensor<D>>) -> Result<(), BackendError> {
@@ -137,8 +158,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::activation::gated_act(self, op)
     }
 
-    fn attn_residual(&self, _op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("attn_residual"))
+    fn attn_residual(&self, op: AttnResidual<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::residual::attn_residual(self, op)
     }
 
     fn kda_prefill(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
@@ -149,23 +170,23 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::kda::decode(self, op)
     }
 
-    fn mla_prefill(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("mla_prefill"))
+    fn mla_prefill(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::mla::prefill(self, op)
     }
 
-    fn mla_decode(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("mla_decode"))
+    fn mla_decode(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::mla::decode(self, op)
     }
 
-    fn moe_route(&self, _op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("moe_route"))
+    fn moe_route(&self, op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::route::moe_route(self, op)
     }
 
-    fn moe_experts(&self, _op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("moe_experts"))
+    fn moe_experts(&self, op: MoeExperts<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::experts::moe_experts(self, op)
     }
 
-    fn sample(&self, _op: Sample<'_, GpuTensor<D>>) -> Result<Download<Vec<SampledRow>>, BackendError> {
-        Err(missing("sample"))
+    fn sample(&self, op: Sample<'_, GpuTensor<D>>) -> Result<Download<Vec<SampledRow>>, BackendError> {
+        ops::sample::sample(self, op)
     }
 }

@@ -10,11 +10,14 @@
 mod arena;
 mod backend;
 mod driver;
+mod host_sample;
 mod kernels;
 mod launcher;
 mod manifest;
 mod memory;
 mod ops;
+mod scratch;
+mod tables;
 mod tensor;
 
 pub use backend::Gpu;

@@ -66,8 +66,7 @@ fn emit(out: &Path, target: Target, models: &[Shapes]) -> Result<(), Failure> {
 /// What a launcher must know of a kernel, in the words of the launcher's manifest.
 fn facts(kernel: &KernelSource, file: &str) -> Value {
     let abi = &kernel.abi;
-    let buffers: Vec<&str> =
-        abi.buffers.iter().map(|b| if *b == Access::Read { "read" } else { "write" }).collect();
+    let buffers: Vec<&str> = abi.buffers.iter().map(|b| if *b == Access::Read { "read" } else { "write" }).collect();
     let mut scalars = String::new();
     for group in &abi.scalars {
         let name = match group.scalar_type {

@@ -92,6 +92,11 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
 
 fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
     match variant {
+        Variant::Linear(v) => v.define(builder),
+        Variant::AttnResidual(v) => v.define(builder),
+        Variant::MoeProduct(v) => v.define(builder),
+        Variant::MoeStep(v) => v.define(builder),
+        Variant::MoeRoute(v) => v.define(builder),
         Variant::RmsNorm(v) => v.define(builder),
         Variant::Gather(v) => v.define(builder),
         Variant::GatedAct(v) => v.define(builder),

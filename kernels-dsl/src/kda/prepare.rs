@@ -131,11 +131,8 @@ pub(crate) fn normalise(x: &mut [f32], count: usize, scale: f32, #[comptime] v: 
 fn log_decay(z: f32, a_log: f32, lower_bound: f32, #[comptime] kind: KdaGateKind) -> f32 {
     // A finite rate, as an infinite one times 0 is NaN.
     let rate = min(a_log.exp(), f32::MAX);
-    let g = if comptime!(kind == KdaGateKind::Bounded) {
-        lower_bound * sigmoid(rate * z)
-    } else {
-        -(rate * softplus(z))
-    };
+    let g =
+        if comptime!(kind == KdaGateKind::Bounded) { lower_bound * sigmoid(rate * z) } else { -(rate * softplus(z)) };
     max(g, LEAST_LOG_DECAY)
 }
 
@@ -173,13 +170,7 @@ pub(crate) fn log_decays(
 
 /// Learning rates of `count` tokens from token `first` of the run on.
 #[cube]
-pub(crate) fn learning_rates(
-    beta: &[f32],
-    place: &Place,
-    first: usize,
-    count: usize,
-    out: &mut [f32],
-) {
+pub(crate) fn learning_rates(beta: &[f32], place: &Place, first: usize, count: usize, out: &mut [f32]) {
     let t = UNIT_POS as usize;
     if t < count {
         out[t] = sigmoid(beta[(place.row + first + t) * place.heads + place.head]);

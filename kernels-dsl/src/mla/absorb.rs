@@ -4,7 +4,7 @@
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::slots::{Slot, Window, slot};
+use super::slots::{Window, slot};
 use super::{MlaStage, MlaVariant, TILE};
 use crate::Element;
 use crate::compile::Builder;

@@ -36,16 +36,16 @@ pub(crate) fn slot(
     j: usize,
     #[comptime] v: MlaVariant,
 ) -> Slot {
-    let mut run = 0usize;
-    let mut within = 0usize;
-    if comptime!(v.tiles == Tiles::Across) {
-        run = (tile / window.rows) * TILE + j;
-        within = tile % window.rows;
+    let run = if comptime!(v.tiles == Tiles::Across) {
+        (tile / window.rows) * TILE + j
     } else {
-        let tiles = window.rows / TILE;
-        run = tile / tiles;
-        within = (tile % tiles) * TILE + j;
-    }
+        tile / (window.rows / TILE)
+    };
+    let within = if comptime!(v.tiles == Tiles::Across) {
+        tile % window.rows
+    } else {
+        (tile % (window.rows / TILE)) * TILE + j
+    };
     let mut valid = false;
     let mut row = 0usize;
     if run < window.runs {

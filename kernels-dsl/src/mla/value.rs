@@ -4,7 +4,7 @@
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::slots::{Slot, Window, slot};
+use super::slots::{Window, slot};
 use super::{MAX_SPLITS, MlaStage, MlaVariant, OutGate, TILE};
 use crate::Element;
 use crate::compile::Builder;
@@ -109,7 +109,7 @@ pub fn mla_value<W: Float, N: Size>(
 /// The factor of split `s` among the `splits` of a query whose statistics begin at `first`.
 #[cube]
 fn split_weight(stats: &[f32], first: usize, s: usize, splits: usize) -> f32 {
-    let mut highest = f32::MIN;
+    let mut highest = f32::new(f32::MIN);
     for i in 0..splits {
         if stats[(first + i) * 2 + 1] > 0.0 {
             highest = max(highest, stats[(first + i) * 2]);

@@ -49,8 +49,11 @@ impl Clang {
         let prelude = self.folder.join("prelude.hip.h");
         let include = self.folder.join("include");
         let offload = format!("--offload-arch={architecture}");
-        let mut to_assembly = self.command(&["clang", "-x", "hip", "--offload-device-only", &offload, "-O3", "-nogpulib"]);
-        to_assembly.args(["-nogpuinc", "-std=c++17", "-fdeclspec", "-fuse-cuid=none", "-ffp-contract=off", "-I"]).arg(include);
+        let mut to_assembly =
+            self.command(&["clang", "-x", "hip", "--offload-device-only", &offload, "-O3", "-nogpulib"]);
+        to_assembly
+            .args(["-nogpuinc", "-std=c++17", "-fdeclspec", "-fuse-cuid=none", "-ffp-contract=off", "-I"])
+            .arg(include);
         to_assembly.arg("-include").arg(prelude).arg("-S").arg(source).arg("-o").arg(&assembly);
         finish(to_assembly)?;
         let cpu = format!("-mcpu={architecture}");

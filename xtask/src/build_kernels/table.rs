@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use super::compile::Binary;
 use super::emitted::Source;
 use super::options::ARCHITECTURES;
-use super::toolchain;
 use super::options::Family;
+use super::toolchain;
 use crate::process::root;
 
 /// Writes the table over all kernels and architectures.

@@ -29,8 +29,7 @@ pub(crate) fn decode<D: Driver>(gpu: &Gpu<D>, op: Kda<'_, GpuTensor<D>>) -> Resu
     let vector = plan.variant.vector;
     let (segments, params) = (&op.segments, op.params);
     // Without snapshots these three are not read.
-    let (count, snapshots) =
-        op.snapshots.map_or((0, [segments.slot; 3]), |s| (s.count, [s.run, s.rows, s.slot]));
+    let (count, snapshots) = op.snapshots.map_or((0, [segments.slot; 3]), |s| (s.count, [s.run, s.rows, s.slot]));
     let elements = [op.q, op.k, op.v, op.gate, op.out_gate, op.beta].into_iter().chain(&params.conv);
     let elements = elements.chain([&params.a_log, &params.dt_bias, &params.out_norm]);
     let elements = elements.chain([segments.start, segments.len, segments.slot]).chain(snapshots);

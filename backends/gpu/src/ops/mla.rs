@@ -5,7 +5,8 @@ use perilune_kernels_dsl::mla::{MlaPlan, MlaProblem, MlaShape, MlaStage, OutGate
 
 use super::{buffer, element};
 use crate::launcher::{Argument, Arguments};
-use crate::{Driver, Gpu, GpuTensor, Region};
+use crate::scratch::{Purpose, ScratchBuffer};
+use crate::{Driver, Gpu, GpuTensor};
 
 /// Rows of all runs of a prefill that are computed at once: their queries and mixtures are in scratch memory.
 const PREFILL_ROWS: usize = 1024;
@@ -65,11 +66,10 @@ struct Step<'a, 'b, D: Driver> {
 
 impl<D: Driver> Step<'_, '_, D> {
     fn run(&self) -> Result<(), BackendError> {
-        let [queries, mixtures, stats] = self.plan.scratch();
-        let take = |name, elements| self.gpu.scratch().take(self.gpu.driver(), name, elements);
-        let queries = take("mla queries", queries)?;
-        let mixtures = take("mla mixtures", mixtures)?;
-        let stats = take("mla stats", stats)?;
+        let [queries, mixtures, stats] = self.plan.scratch().map(|elements| elements * 4);
+        let queries = &self.gpu.scratch((Purpose::MlaQueries, queries))?;
+        let mixtures = &self.gpu.scratch((Purpose::MlaMixtures, mixtures))?;
+        let stats = &self.gpu.scratch((Purpose::MlaStats, stats))?;
         self.append()?;
         self.absorb(queries)?;
         self.attend([queries, mixtures, stats])?;
@@ -104,7 +104,7 @@ impl<D: Driver> Step<'_, '_, D> {
         self.launch(MlaStage::Append, (&buffers, &scalars))
     }
 
-    fn absorb(&self, queries: Region) -> Result<(), BackendError> {
+    fn absorb(&self, queries: &ScratchBuffer<D>) -> Result<(), BackendError> {
         let (op, plan) = (self.op, &self.plan);
         let wide = plan.variant.wide;
         let weight_bytes = wide * plan.variant.shape.element.size_bytes();
@@ -113,8 +113,8 @@ impl<D: Driver> Step<'_, '_, D> {
             buffer(&op.params.kv_b.data, weight_bytes),
             buffer(op.segments.start, 4),
             buffer(op.segments.len, 4),
-            Argument { region: queries, element_bytes: wide * 4 },
-            Argument { region: queries, element_bytes: 4 },
+            queries.argument(wide * 4),
+            queries.argument(4),
         ];
         let dims = op.params.dims;
         let scalars = [
@@ -128,18 +128,18 @@ impl<D: Driver> Step<'_, '_, D> {
         self.launch(MlaStage::Absorb, (&buffers, &scalars))
     }
 
-    fn attend(&self, [queries, mixtures, stats]: [Region; 3]) -> Result<(), BackendError> {
+    fn attend(&self, [queries, mixtures, stats]: [&ScratchBuffer<D>; 3]) -> Result<(), BackendError> {
         let (op, plan) = (self.op, &self.plan);
         let vector = plan.variant.vector;
         let buffers = [
-            Argument { region: queries, element_bytes: vector * 4 },
+            queries.argument(vector * 4),
             buffer(op.arena, vector * 4),
             buffer(op.segments.len, 4),
             buffer(op.segments.position, 4),
             buffer(op.tables.offset, 4),
             buffer(op.tables.blocks, 4),
-            Argument { region: mixtures, element_bytes: vector * 4 },
-            Argument { region: stats, element_bytes: 4 },
+            mixtures.argument(vector * 4),
+            stats.argument(4),
         ];
         let scalars = [
             (op.latent_at.offset / vector).into(),
@@ -155,13 +155,13 @@ impl<D: Driver> Step<'_, '_, D> {
         self.launch(MlaStage::Attend, (&buffers, &scalars))
     }
 
-    fn value(&self, [mixtures, stats]: [Region; 2]) -> Result<(), BackendError> {
+    fn value(&self, [mixtures, stats]: [&ScratchBuffer<D>; 2]) -> Result<(), BackendError> {
         let (op, plan) = (self.op, &self.plan);
         let wide = plan.variant.wide;
         let weight_bytes = wide * plan.variant.shape.element.size_bytes();
         let buffers = [
-            Argument { region: mixtures, element_bytes: wide * 4 },
-            Argument { region: stats, element_bytes: 4 },
+            mixtures.argument(wide * 4),
+            stats.argument(4),
             buffer(&op.params.kv_b.data, weight_bytes),
             // Without a gate it is not read.
             buffer(op.gate.unwrap_or(op.q), 4),

@@ -1,10 +1,15 @@
 //! One file per operation: operation → problem → plan → launches.
 
 pub(crate) mod activation;
+pub(crate) mod experts;
 pub(crate) mod gather;
 pub(crate) mod kda;
+pub(crate) mod linear;
 pub(crate) mod mla;
 pub(crate) mod norm;
+pub(crate) mod residual;
+pub(crate) mod route;
+pub(crate) mod sample;
 
 use perilune_backend::BackendError;
 use perilune_kernels_dsl::Element;
