@@ -20,6 +20,7 @@ pub mod kda;
 pub mod linear;
 #[cfg(feature = "compile")]
 mod math;
+pub mod mla;
 pub mod moe_experts;
 pub mod moe_route;
 pub mod norm;

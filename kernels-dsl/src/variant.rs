@@ -6,6 +6,7 @@ use crate::gated_act::GatedActVariant;
 use crate::gather::GatherVariant;
 use crate::kda::KdaVariant;
 use crate::linear::LinearVariant;
+use crate::mla::{MlaStage, MlaVariant};
 use crate::moe_experts::{MoeProductVariant, MoeStepVariant};
 use crate::moe_route::MoeRouteVariant;
 use crate::norm::RmsNormVariant;
@@ -31,6 +32,8 @@ pub enum Variant {
     RmsNorm(RmsNormVariant),
     /// [`crate::kda`], short runs.
     KdaDecode(KdaVariant),
+    /// [`crate::mla`].
+    Mla(MlaVariant, MlaStage),
 }
 
 impl Variant {
@@ -46,6 +49,7 @@ impl Variant {
             Variant::MoeRoute(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
             Variant::KdaDecode(v) => v.name("kda_decode"),
+            Variant::Mla(v, stage) => v.name(*stage),
         }
     }
 
@@ -61,6 +65,7 @@ impl Variant {
             Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
             Variant::KdaDecode(v) => v.geometry,
+            Variant::Mla(v, stage) => v.geometry(*stage),
         }
     }
 }

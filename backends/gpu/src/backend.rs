@@ -170,12 +170,12 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::kda::decode(self, op)
     }
 
-    fn mla_prefill(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("mla_prefill"))
+    fn mla_prefill(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::mla::prefill(self, op)
     }
 
-    fn mla_decode(&self, _op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("mla_decode"))
+    fn mla_decode(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::mla::decode(self, op)
     }
 
     fn moe_route(&self, op: MoeRoute<'_, GpuTensor<D>>) -> Result<(), BackendError> {

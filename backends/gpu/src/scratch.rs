@@ -24,6 +24,12 @@ pub(crate) enum Purpose {
     PairTiles,
     /// Pairs by expert.
     PairList,
+    /// Queries in the latent space.
+    MlaQueries,
+    /// Mixtures of latents, one per query and split.
+    MlaMixtures,
+    /// Maximum and sum of each mixture.
+    MlaStats,
 }
 
 /// Buffers by purpose.

@@ -10,6 +10,7 @@ use cubecl_cpp::target::{Cuda, Hip};
 
 pub use builder::Builder;
 
+use crate::mla::MlaStage;
 use crate::{Abi, Access, Dialect, Target, Variant};
 
 /// A kernel as C++ text, with all that a launcher must know of it.
@@ -100,5 +101,11 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
         Variant::Gather(v) => v.define(builder),
         Variant::GatedAct(v) => v.define(builder),
         Variant::KdaDecode(v) => v.define_decode(builder),
+        Variant::Mla(v, stage) => match stage {
+            MlaStage::Append => v.define_append(builder),
+            MlaStage::Absorb => v.define_absorb(builder),
+            MlaStage::Attend => v.define_attend(builder),
+            MlaStage::Value => v.define_value(builder),
+        },
     }
 }

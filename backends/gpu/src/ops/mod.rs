@@ -5,6 +5,7 @@ pub(crate) mod experts;
 pub(crate) mod gather;
 pub(crate) mod kda;
 pub(crate) mod linear;
+pub(crate) mod mla;
 pub(crate) mod norm;
 pub(crate) mod residual;
 pub(crate) mod route;
