@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::kda::{KdaGateKind, KdaProblem};
-use crate::{Target, Variant};
+use crate::mla::{MlaProblem, MlaShape, MlaStage, OutGate, TILE, Tiles};
+use crate::{Element, Target, Variant};
 
 /// Sizes of a model that kernels depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,13 +15,16 @@ pub struct Shapes {
     pub kda_taps: usize,
     /// Kind of the KDA gate.
     pub kda_gate: KdaGateKind,
+    /// Of an MLA head.
+    pub mla: MlaShape,
 }
 
 impl Shapes {
     /// Kimi K3 and Kimi-Linear.
     pub fn known() -> Vec<Shapes> {
-        [KdaGateKind::Bounded, KdaGateKind::Softplus]
-            .map(|kda_gate| Shapes { kda_head_dim: 128, kda_taps: 4, kda_gate })
+        let mla = |gate| MlaShape { nope: 128, rope: 64, value: 128, latent: 512, element: Element::Bf16, gate };
+        [(KdaGateKind::Bounded, OutGate::Sigmoid), (KdaGateKind::Softplus, OutGate::Absent)]
+            .map(|(kda_gate, gate)| Shapes { kda_head_dim: 128, kda_taps: 4, kda_gate, mla: mla(gate) })
             .to_vec()
     }
 
@@ -39,6 +43,14 @@ impl Shapes {
             kda_head_dim: number(linear, "head_dim")?,
             kda_taps: number(linear, "short_conv_kernel_size")?,
             kda_gate: if bounded { KdaGateKind::Bounded } else { KdaGateKind::Softplus },
+            mla: MlaShape {
+                nope: number(text, "qk_nope_head_dim")?,
+                rope: number(text, "qk_rope_head_dim")?,
+                value: number(text, "v_head_dim")?,
+                latent: number(text, "kv_lora_rank")?,
+                element: Element::Bf16,
+                gate: if text["mla_use_output_gate"] == true { OutGate::Sigmoid } else { OutGate::Absent },
+            },
         })
     }
 }
@@ -48,7 +60,7 @@ pub fn variants(models: &[Shapes], target: Target) -> Vec<Variant> {
     let mut all: Vec<Variant> = Vec::new();
     for shapes in models {
         for variant in of_model(shapes, target) {
-            if !all.contains(&variant) {
+            if !all.iter().any(|known| known.name() == variant.name()) {
                 all.push(variant);
             }
         }
@@ -65,5 +77,13 @@ fn of_model(shapes: &Shapes, target: Target) -> Vec<Variant> {
         gate: shapes.kda_gate,
         alignment: 4,
     };
-    vec![kda.plan(target).decode()]
+    let kda = kda.plan(target);
+    let mut all = vec![kda.decode(), kda.prefill()];
+    for tiles in [Tiles::Across, Tiles::Along] {
+        let problem =
+            MlaProblem { shape: shapes.mla, heads: 1, runs: 1, rows: TILE, tokens: 1, tiles, alignment: 4 };
+        let plan = problem.plan(target);
+        all.extend([MlaStage::Append, MlaStage::Absorb, MlaStage::Attend, MlaStage::Value].map(|s| plan.kernel(s)));
+    }
+    all
 }

@@ -1,4 +1,4 @@
-//! Kimi Delta Attention of short runs: from projections to gated outputs in one kernel, one cube per head and sequence.
+//! Kimi Delta Attention: from projections to gated outputs in one kernel, one cube per head and sequence.
 //!
 //! A head's state is `[D, D]`, key channels first; its columns do not depend on each other. A unit keeps `vector` columns
 //! of every `row_lanes`-th row in registers while all tokens of the run go through them; sums over key channels are
@@ -6,6 +6,8 @@
 
 #[cfg(feature = "compile")]
 mod decode;
+#[cfg(feature = "compile")]
+mod prefill;
 #[cfg(feature = "compile")]
 mod prepare;
 #[cfg(feature = "compile")]
@@ -92,6 +94,11 @@ impl KdaPlan {
     pub fn decode(&self) -> Variant {
         Variant::KdaDecode(self.variant)
     }
+
+    /// Runs of any length, chunkwise; buffers and scalars as [`KdaPlan::decode`].
+    pub fn prefill(&self) -> Variant {
+        Variant::KdaPrefill(self.variant)
+    }
 }
 
 impl KdaVariant {
@@ -103,6 +110,11 @@ impl KdaVariant {
     /// Values of a row of key channels in shared memory: padded with zeros, so that every unit has all its rows.
     pub fn padded(&self) -> usize {
         self.rows() * self.row_lanes
+    }
+
+    /// Tokens that the chunkwise form takes at once: what shared memory holds.
+    pub fn chunk(&self) -> usize {
+        if self.padded() <= 128 { 16 } else { 8 }
     }
 
     /// Columns that the cube has in registers at once.

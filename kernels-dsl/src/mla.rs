@@ -139,14 +139,15 @@ pub struct MlaPlan {
 }
 
 impl MlaProblem {
-    /// Wide loads; as many splits as keep the device busy when every run has one row.
+    /// Wide loads; as many splits as keep the device busy when every short run has one row and every long one is full.
     pub fn plan(self, target: Target) -> MlaPlan {
         let shape = self.shape;
         let vector = widest_vector(shape.latent, widest_vector(shape.rope, widest_vector(self.alignment, 4)));
         let wide = widest_vector(shape.latent, 16 / shape.element.size_bytes());
         let variant = MlaVariant { shape, tiles: self.tiles, vector, wide, plane: target.plane };
         let rows = self.rows.next_multiple_of(TILE);
-        let cubes = self.runs * self.heads.div_ceil(variant.queries_per_cube());
+        let busy_rows = if self.tiles == Tiles::Across { 1 } else { rows };
+        let cubes = self.runs * (busy_rows * self.heads).div_ceil(variant.queries_per_cube());
         let useful = self.tokens.div_ceil(TOKENS * 4).max(1);
         let splits = (BUSY_CUBES / cubes.max(1)).clamp(1, MAX_SPLITS.min(useful));
         let query_width = shape.width().next_multiple_of(8);

@@ -32,6 +32,8 @@ pub enum Variant {
     RmsNorm(RmsNormVariant),
     /// [`crate::kda`], short runs.
     KdaDecode(KdaVariant),
+    /// [`crate::kda`], runs of any length.
+    KdaPrefill(KdaVariant),
     /// [`crate::mla`].
     Mla(MlaVariant, MlaStage),
 }
@@ -49,6 +51,7 @@ impl Variant {
             Variant::MoeRoute(v) => v.name(),
             Variant::RmsNorm(v) => v.name(),
             Variant::KdaDecode(v) => v.name("kda_decode"),
+            Variant::KdaPrefill(v) => v.name("kda_prefill"),
             Variant::Mla(v, stage) => v.name(*stage),
         }
     }
@@ -64,7 +67,7 @@ impl Variant {
             Variant::MoeStep(v) => v.geometry,
             Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
-            Variant::KdaDecode(v) => v.geometry,
+            Variant::KdaDecode(v) | Variant::KdaPrefill(v) => v.geometry,
             Variant::Mla(v, stage) => v.geometry(*stage),
         }
     }

@@ -162,8 +162,8 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::residual::attn_residual(self, op)
     }
 
-    fn kda_prefill(&self, _op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("kda_prefill"))
+    fn kda_prefill(&self, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::prefill(self, op)
     }
 
     fn kda_decode(&self, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {

@@ -101,6 +101,7 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
         Variant::Gather(v) => v.define(builder),
         Variant::GatedAct(v) => v.define(builder),
         Variant::KdaDecode(v) => v.define_decode(builder),
+        Variant::KdaPrefill(v) => v.define_prefill(builder),
         Variant::Mla(v, stage) => match stage {
             MlaStage::Append => v.define_append(builder),
             MlaStage::Absorb => v.define_absorb(builder),

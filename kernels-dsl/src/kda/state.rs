@@ -87,7 +87,7 @@ pub(crate) fn store<N: Size>(
 
 /// Sum over the row lanes; every one of them gets it.
 #[cube]
-fn sum_rows<N: Size>(value: Vector<f32, N>, #[comptime] v: KdaVariant) -> Vector<f32, N> {
+pub(crate) fn sum_rows<N: Size>(value: Vector<f32, N>, #[comptime] v: KdaVariant) -> Vector<f32, N> {
     let column_lanes = comptime!(v.geometry.plane / v.row_lanes);
     let steps = comptime!(v.row_lanes.trailing_zeros());
     let mut sum = value;

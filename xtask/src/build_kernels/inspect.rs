@@ -91,7 +91,7 @@ fn remarks(log: &str) -> Option<Report> {
 
 /// Counts the instructions that have a width, widest first.
 fn count(listing: &str, width_of: impl Fn(&str) -> Option<u32>) -> Vec<(u32, u32)> {
-    let mut counts = [16, 12, 8, 4, 2, 1].map(|width| (width, 0));
+    let mut counts = [32, 16, 12, 8, 4, 2, 1].map(|width| (width, 0));
     for width in listing.lines().flat_map(str::split_whitespace).filter_map(width_of) {
         counts.iter_mut().filter(|(w, _)| *w == width).for_each(|(_, n)| *n += 1);
     }
@@ -105,6 +105,7 @@ fn sass_width(opcode: &str, names: &[&str]) -> Option<u32> {
         return None;
     }
     let width = |part: &str| match part {
+        "256" => Some(32),
         "128" => Some(16),
         "64" => Some(8),
         "U16" | "S16" => Some(2),

@@ -1,8 +1,8 @@
 //! Kimi Delta Attention.
 
 use perilune_backend::{BackendError, Kda, KdaGate};
-use perilune_kernels_dsl::Scalar;
-use perilune_kernels_dsl::kda::{KdaGateKind, KdaProblem};
+use perilune_kernels_dsl::kda::{KdaGateKind, KdaPlan, KdaProblem};
+use perilune_kernels_dsl::{Scalar, Variant};
 
 use super::buffer;
 use crate::launcher::Arguments;
@@ -10,6 +10,19 @@ use crate::{Driver, Gpu, GpuTensor};
 
 /// Short runs: decode and verification of known tokens.
 pub(crate) fn decode<D: Driver>(gpu: &Gpu<D>, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+    launch(gpu, op, KdaPlan::decode)
+}
+
+/// Runs of any length.
+pub(crate) fn prefill<D: Driver>(gpu: &Gpu<D>, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+    launch(gpu, op, KdaPlan::prefill)
+}
+
+fn launch<D: Driver>(
+    gpu: &Gpu<D>,
+    op: Kda<'_, GpuTensor<D>>,
+    kernel: fn(&KdaPlan) -> Variant,
+) -> Result<(), BackendError> {
     op.dims()?;
     let (dims, state_at, tail_at) = (op.params.dims, op.state_at, op.conv_at);
     let (gate, lower_bound) = match op.params.gate {
@@ -40,5 +53,5 @@ pub(crate) fn decode<D: Driver>(gpu: &Gpu<D>, op: Kda<'_, GpuTensor<D>>) -> Resu
     scalars.extend(places.map(Scalar::from));
     scalars.push(count.into());
     scalars.extend([params.eps, lower_bound].map(Scalar::from));
-    gpu.launch(plan.decode(), Arguments { cubes: plan.cubes, buffers: &buffers, scalars: &scalars, reach: &[] })
+    gpu.launch(kernel(&plan), Arguments { cubes: plan.cubes, buffers: &buffers, scalars: &scalars, reach: &[] })
 }
