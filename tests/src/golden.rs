@@ -21,6 +21,11 @@ fn numbers(value: &Value) -> Vec<f64> {
 }
 
 impl<B: Backend> Golden<B> {
+    /// The model's `config.json`.
+    pub fn config(&self) -> &Value {
+        &self.expected["config"]
+    }
+
     /// The model of this tag, `k3` or `kl`.
     pub fn on(backend: B, tag: &str) -> Golden<B> {
         let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();

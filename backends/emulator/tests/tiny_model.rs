@@ -4,14 +4,19 @@
 
 mod rig;
 
+use perilune_gpu::Gpu;
+use perilune_kernels_dsl::Target;
+use perilune_kernels_dsl::catalogue::{Shapes, variants};
 use perilune_tests::Golden;
+use rig::Asked;
 
 /// Largest difference of a logit.
 const LOGIT_TOLERANCE: f64 = 1e-4;
 
 fn check(plane: usize, tag: &str) {
-    let Some(gpu) = rig::gpu(plane) else { return };
-    let mut golden = Golden::on(gpu, tag);
+    let Some(emulator) = rig::emulator(plane, 3) else { return };
+    let asked = Asked::default();
+    let mut golden = Golden::on(Gpu::new(emulator, asked.clone()), tag);
     let ids = golden.ids.clone();
     for lengths in [&[24][..], &[7, 1, 16], &[1; 24]] {
         let rows = golden.bench.chunked(0, &ids, lengths);
@@ -19,6 +24,11 @@ fn check(plane: usize, tag: &str) {
         golden.check_logits(&rows, (&how, LOGIT_TOLERANCE));
         golden.check_state(&how);
     }
+    // What a build for this model has is what it launches.
+    let shapes = Shapes::from_config(golden.config()).unwrap();
+    let built: Vec<String> = variants(&[shapes], Target::emulated(plane)).iter().map(|v| v.name()).collect();
+    let missing: Vec<String> = asked.names().into_iter().filter(|name| !built.contains(name)).collect();
+    assert!(missing.is_empty(), "not in the catalogue: {missing:#?}");
 }
 
 #[test]
