@@ -80,8 +80,7 @@ fn of_model(shapes: &Shapes, target: Target) -> Vec<Variant> {
     let kda = kda.plan(target);
     let mut all = vec![kda.decode(), kda.prefill()];
     for tiles in [Tiles::Across, Tiles::Along] {
-        let problem =
-            MlaProblem { shape: shapes.mla, heads: 1, runs: 1, rows: TILE, tokens: 1, tiles, alignment: 4 };
+        let problem = MlaProblem { shape: shapes.mla, heads: 1, runs: 1, rows: TILE, tokens: 1, tiles, alignment: 4 };
         let plan = problem.plan(target);
         all.extend([MlaStage::Append, MlaStage::Absorb, MlaStage::Attend, MlaStage::Value].map(|s| plan.kernel(s)));
     }

@@ -202,10 +202,8 @@ impl MlaVariant {
 
     /// Geometry of a stage.
     pub fn geometry(&self, stage: MlaStage) -> Geometry {
-        let covering = |items: usize| Geometry {
-            units: items.next_power_of_two().clamp(self.plane, 256),
-            plane: self.plane,
-        };
+        let covering =
+            |items: usize| Geometry { units: items.next_power_of_two().clamp(self.plane, 256), plane: self.plane };
         match stage {
             MlaStage::Append => covering(self.shape.latent),
             MlaStage::Absorb => covering(self.shape.latent / self.wide),
@@ -219,7 +217,9 @@ impl MlaVariant {
         let tiles = if self.tiles == Tiles::Across { "across" } else { "along" };
         match stage {
             MlaStage::Append => format!("mla_append_c{latent}_r{rope}_{geometry}"),
-            MlaStage::Absorb => format!("mla_absorb_{tiles}_{element}_n{nope}_r{rope}_c{latent}_w{}_{geometry}", self.wide),
+            MlaStage::Absorb => {
+                format!("mla_absorb_{tiles}_{element}_n{nope}_r{rope}_c{latent}_w{}_{geometry}", self.wide)
+            }
             MlaStage::Attend => format!("mla_attend_c{latent}_r{rope}_v{}_{geometry}", self.vector),
             MlaStage::Value => {
                 let gate = if gate == OutGate::Sigmoid { "gated" } else { "plain" };

@@ -63,12 +63,7 @@ pub fn mla_attend<N: Size>(
     let run = CUBE_POS_Y as usize;
     let group = CUBE_POS_X as usize / splits;
     let split = CUBE_POS_X as usize % splits;
-    let cache = Cache {
-        table: table_offset[run] as usize,
-        offset: latent_offset,
-        stride: latent_stride,
-        block_size,
-    };
+    let cache = Cache { table: table_offset[run] as usize, offset: latent_offset, stride: latent_stride, block_size };
 
     let mut in_run = 0usize;
     if first < len[run] as usize {

@@ -36,16 +36,10 @@ pub(crate) fn slot(
     j: usize,
     #[comptime] v: MlaVariant,
 ) -> Slot {
-    let run = if comptime!(v.tiles == Tiles::Across) {
-        (tile / window.rows) * TILE + j
-    } else {
-        tile / (window.rows / TILE)
-    };
-    let within = if comptime!(v.tiles == Tiles::Across) {
-        tile % window.rows
-    } else {
-        (tile % (window.rows / TILE)) * TILE + j
-    };
+    let run =
+        if comptime!(v.tiles == Tiles::Across) { (tile / window.rows) * TILE + j } else { tile / (window.rows / TILE) };
+    let within =
+        if comptime!(v.tiles == Tiles::Across) { tile % window.rows } else { (tile % (window.rows / TILE)) * TILE + j };
     let mut valid = false;
     let mut row = 0usize;
     if run < window.runs {

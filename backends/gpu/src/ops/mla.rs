@@ -28,11 +28,7 @@ pub(crate) fn prefill<D: Driver>(gpu: &Gpu<D>, op: Mla<'_, GpuTensor<D>>) -> Res
     (0..longest).step_by(plan.rows).try_for_each(|first| Step { gpu, op: &op, plan, first }.run())
 }
 
-fn problem<D: Driver>(
-    op: &Mla<'_, GpuTensor<D>>,
-    tiles: Tiles,
-    rows: usize,
-) -> Result<MlaProblem, BackendError> {
+fn problem<D: Driver>(op: &Mla<'_, GpuTensor<D>>, tiles: Tiles, rows: usize) -> Result<MlaProblem, BackendError> {
     let dims = op.params.dims;
     let gate = if op.gate.is_some() { OutGate::Sigmoid } else { OutGate::Absent };
     let shape = MlaShape {
@@ -76,7 +72,11 @@ impl<D: Driver> Step<'_, '_, D> {
         self.value([mixtures, stats])
     }
 
-    fn launch(&self, stage: MlaStage, arguments: (&[Argument], &[perilune_kernels_dsl::Scalar])) -> Result<(), BackendError> {
+    fn launch(
+        &self,
+        stage: MlaStage,
+        arguments: (&[Argument], &[perilune_kernels_dsl::Scalar]),
+    ) -> Result<(), BackendError> {
         let (buffers, scalars) = arguments;
         let cubes = self.plan.cubes(stage);
         self.gpu.launch(self.plan.kernel(stage), Arguments { cubes, buffers, scalars, reach: &[] })
@@ -94,13 +94,8 @@ impl<D: Driver> Step<'_, '_, D> {
         let rest = [tables.offset, tables.blocks, &*op.arena];
         let buffers: Vec<Argument> = tensors.into_iter().chain(rest).map(|t| buffer(t, 4)).collect();
         let (at, block_size) = (op.latent_at, self.block_size()?);
-        let scalars = [
-            at.offset.into(),
-            at.stride.into(),
-            block_size.into(),
-            self.first.into(),
-            op.params.kv_eps.into(),
-        ];
+        let scalars =
+            [at.offset.into(), at.stride.into(), block_size.into(), self.first.into(), op.params.kv_eps.into()];
         self.launch(MlaStage::Append, (&buffers, &scalars))
     }
 
