@@ -15,6 +15,7 @@ mod embed;
 mod kda;
 mod kda_chunk;
 mod kda_head;
+mod kda_replay;
 mod linear;
 mod matrix;
 mod memory;

@@ -32,9 +32,9 @@ struct Unit {
 struct Trace {
     uint32_t write_cube, read_cube;
     uint32_t write_plane, read_plane;
-    uint16_t writer, reader;  // unit + 1; MANY for several readers
+    uint16_t writer, reader;  // unit + 1; PLANE + p for several readers of plane p; MANY for readers of several planes
 };
-constexpr uint16_t MANY = 0xffff;
+constexpr uint16_t PLANE = 0x8000, MANY = 0xffff;
 constexpr size_t STACK = 256 * 1024, GUARD = 4096, MAX_UNITS = 1024, MAX_PLANE = 64;
 
 struct Machine {
@@ -99,26 +99,30 @@ void check_shared(Machine& m, size_t offset, size_t size, bool write) {
     uint16_t me = uint16_t(m.current + 1);
     unsigned plane = m.current / m.launch->plane;
     uint32_t now = m.plane_time[plane];
+    auto of_plane = [&](uint16_t other) {
+        return other != MANY && (other >= PLANE ? other - PLANE : (other - 1u) / m.launch->plane) == plane;
+    };
     auto clash = [&](uint16_t other, uint32_t cube, uint32_t time) {
         if (other == 0 || other == me || cube != m.cube_time) return false;
-        bool same_plane = other != MANY && (other - 1u) / m.launch->plane == plane;
-        return !(same_plane && time != now);
+        return !(of_plane(other) && time != now);
     };
     for (size_t i = offset / 2; i <= (offset + size - 1) / 2; i++) {
         Trace& t = m.traces[i];
         bool bad = clash(t.writer, t.write_cube, t.write_plane);
         bad = bad || (write && clash(t.reader, t.read_cube, t.read_plane));
         if (bad) {
-            say(m, "unit %u %s byte %zu of shared memory that unit %d touched since the last barrier", m.current,
-                write ? "writes" : "reads", offset, clash(t.writer, t.write_cube, t.write_plane) ? t.writer - 1 : t.reader - 1);
+            uint16_t other = clash(t.writer, t.write_cube, t.write_plane) ? t.writer : t.reader;
+            const char* kind = other >= PLANE ? "several units" : "another unit";
+            say(m, "unit %u %s byte %zu of shared memory that %s (%u) touched since the last barrier", m.current,
+                write ? "writes" : "reads", offset, kind, other >= PLANE ? other - PLANE : other - 1u);
             return abandon(m);
         }
         if (write) {
             t.writer = me, t.write_cube = m.cube_time, t.write_plane = now;
-        } else if (t.reader != 0 && t.reader != me && t.read_cube == m.cube_time) {
-            t.reader = MANY;
         } else {
-            t.reader = me, t.read_cube = m.cube_time, t.read_plane = now;
+            bool first = t.reader == 0 || t.reader == me || t.read_cube != m.cube_time;
+            t.reader = first ? me : of_plane(t.reader) ? uint16_t(PLANE + plane) : MANY;
+            t.read_cube = m.cube_time, t.read_plane = now;
         }
     }
 }

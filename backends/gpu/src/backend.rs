@@ -90,11 +90,6 @@ impl<D: Driver> std::fmt::Debug for Gpu<D> {
     }
 }
 
-/// An operation whose kernel does not exist yet.
-fn missing(op: &'static str) -> BackendError {
-    BackendError::Unsupported { op, what: "the operation".into() }
-}
-
 impl<D: Driver> Backend for Gpu<D> {
     type Tensor = GpuTensor<D>;
 

@@ -18,6 +18,7 @@ mod experts;
 mod kda;
 mod mla;
 mod random;
+mod replay;
 mod sample;
 mod token_wise;
 mod weight;
@@ -31,6 +32,7 @@ pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Re
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};
 pub use mla::{Mla, MlaDims, MlaParams};
 pub use random::uniform;
+pub use replay::{KdaFold, KdaVerify};
 pub use sample::{Choice, Penalties, Sample, SampleRow, SampledRow, TokenCount, TopLogprob};
 pub use token_wise::{
     Activation, AttnResidual, Embed, GatedAct, Linear, LinearDims, LinearPart, RmsNorm, SelectRows, Write,

@@ -35,8 +35,8 @@ pub(crate) type Run = (Range<usize>, usize);
 /// Some slots in an arena whose other elements belong to nobody.
 pub(crate) struct KdaStates<T> {
     pub(crate) arena: T,
-    conv_at: UnitLayout,
-    state_at: UnitLayout,
+    pub(crate) conv_at: UnitLayout,
+    pub(crate) state_at: UnitLayout,
 }
 
 /// A copy to be taken: index of the run, rows, slot.
@@ -134,6 +134,20 @@ impl KdaCase {
         (runs, copies, entry): (&[Run], &[Copy], Entry),
         states: &mut KdaStates<B::Tensor>,
     ) -> Result<Vec<f32>, BackendError> {
+        self.with_op(rig, (runs, copies), states, |op| match entry {
+            Entry::Decode => rig.0.kda_decode(op),
+            Entry::Prefill => rig.0.kda_prefill(op),
+        })
+    }
+
+    /// Hands the operation to `call`; the output of all rows.
+    pub(crate) fn with_op<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        (runs, copies): (&[Run], &[Copy]),
+        states: &mut KdaStates<B::Tensor>,
+        call: impl FnOnce(Kda<'_, B::Tensor>) -> Result<(), BackendError>,
+    ) -> Result<Vec<f32>, BackendError> {
         let p = self.dims.width();
         let column = |f: &dyn Fn(&Run) -> usize| rig.u32(&runs.iter().map(|r| f(r) as u32).collect::<Vec<_>>());
         let (start, len) = (column(&|r| r.0.start), column(&|r| r.0.len()));
@@ -160,16 +174,18 @@ impl KdaCase {
             snapshots: (!copies.is_empty()).then_some(snapshots),
             out: &mut out,
         };
-        match entry {
-            Entry::Decode => rig.0.kda_decode(op)?,
-            Entry::Prefill => rig.0.kda_prefill(op)?,
-        }
+        call(op)?;
         rig.0.synchronize()?;
         Ok(rig.read(&out))
     }
 
     /// The recurrence over rows of one sequence.
     pub(crate) fn reference(&self, rows: Range<usize>, state: &mut State) -> Vec<f32> {
+        self.with_reference(rows, |params, tokens| tokens.iter().flat_map(|token| step(params, token, state)).collect())
+    }
+
+    /// The reference's view of the layer and of some rows.
+    pub(crate) fn with_reference<R>(&self, rows: Range<usize>, call: impl FnOnce(&Params<'_>, &[Token<'_>]) -> R) -> R {
         let d = self.dims;
         let (p, heads) = (d.width(), d.num_heads);
         let params = Params {
@@ -186,7 +202,7 @@ impl KdaCase {
             let beta = &self.beta[t * heads..(t + 1) * heads];
             Token { q: wide(0), k: wide(1), v: wide(2), gate: wide(3), beta, out_gate: wide(4) }
         };
-        rows.flat_map(|t| step(&params, &token(t), state)).collect()
+        call(&params, &rows.map(token).collect::<Vec<_>>())
     }
 }
 
@@ -321,7 +337,7 @@ fn output_tolerance(dims: KdaDims) -> f32 {
     if dims.head_dim == 1 { 1e-3 } else { 2e-5 }
 }
 
-fn reference_dims(d: KdaDims) -> Dims {
+pub(crate) fn reference_dims(d: KdaDims) -> Dims {
     Dims { heads: d.num_heads, head_dim: d.head_dim, taps: d.conv_kernel }
 }
 

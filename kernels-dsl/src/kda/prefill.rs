@@ -124,13 +124,12 @@ fn tokens<N: Size>(
         }
         let mut j = lane.row;
         while j < i {
-            let u = columns::<N>(values, j * padded + lane.column, v);
+            let u = columns::<N>(&*values, j, lane, v);
             found = fma(Vector::new(key_pairs[i * chunk + j]), u, found);
             read = fma(Vector::new(query_pairs[i * chunk + j]), u, read);
             j += row_lanes;
         }
-        let corrected =
-            (columns::<N>(values, i * padded + lane.column, v) - sum_rows(found, v)) * Vector::new(betas[i]);
+        let corrected = (columns::<N>(&*values, i, lane, v) - sum_rows(found, v)) * Vector::new(betas[i]);
         let own = Vector::new(query_pairs[i * chunk + i]);
         let total = fma(own, corrected, sum_rows(read, v));
         sync_plane();
@@ -145,13 +144,16 @@ fn tokens<N: Size>(
     }
 }
 
-/// `vector` values from shared memory.
+/// This unit's columns of row `t` of values in shared memory; zeros where it has none, as another plane may write there.
 #[cube]
-fn columns<N: Size>(values: &[f32], at: usize, #[comptime] v: KdaVariant) -> Vector<f32, N> {
+fn columns<N: Size>(values: &[f32], t: usize, lane: &Lane, #[comptime] v: KdaVariant) -> Vector<f32, N> {
+    let at = t * comptime!(v.padded()) + lane.column;
     let mut vector = Vector::<f32, N>::new(0.0);
-    #[unroll]
-    for n in 0..comptime!(v.vector) {
-        vector.insert(n, values[at + n]);
+    if lane.active {
+        #[unroll]
+        for n in 0..comptime!(v.vector) {
+            vector.insert(n, values[at + n]);
+        }
     }
     vector
 }
@@ -173,7 +175,7 @@ fn advance<N: Size>(
         state[s] = state[s] * Vector::new(decay[lane.row + comptime!(s * v.row_lanes)]);
     }
     for j in 0..count {
-        let u = columns::<N>(values, j * padded + lane.column, v);
+        let u = columns::<N>(values, j, lane, v);
         #[unroll]
         for s in 0..comptime!(v.rows()) {
             let key = to_end[j * padded + lane.row + comptime!(s * v.row_lanes)];
