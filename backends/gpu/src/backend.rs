@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use perilune_backend::{
-    AttnResidual, Backend, BackendError, DeviceInfo, Download, Embed, GatedAct, Kda, Linear, Mla, MoeExperts, MoeRoute,
-    RmsNorm, Sample, SampledRow, SelectRows,
+    AttnResidual, Backend, BackendError, DeviceInfo, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify, Linear, Mla,
+    MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
 };
 use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
@@ -90,6 +90,11 @@ impl<D: Driver> std::fmt::Debug for Gpu<D> {
     }
 }
 
+/// An operation whose kernel does not exist yet.
+fn missing(op: &'static str) -> BackendError {
+    BackendError::Unsupported { op, what: "the operation".into() }
+}
+
 impl<D: Driver> Backend for Gpu<D> {
     type Tensor = GpuTensor<D>;
 
@@ -163,6 +168,14 @@ impl<D: Driver> Backend for Gpu<D> {
 
     fn kda_decode(&self, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
         ops::kda::decode(self, op)
+    }
+
+    fn kda_verify(&self, _op: KdaVerify<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("kda_verify"))
+    }
+
+    fn kda_fold(&self, _op: KdaFold<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        Err(missing("kda_fold"))
     }
 
     fn mla_prefill(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
