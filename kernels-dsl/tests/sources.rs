@@ -3,6 +3,7 @@
 #![cfg(feature = "compile")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
+use perilune_kernels_dsl::catalogue::{Shapes, variants};
 use perilune_kernels_dsl::compile::{KernelSource, source};
 use perilune_kernels_dsl::norm::RmsNormProblem;
 use perilune_kernels_dsl::{Access, InfoPassing, Lengths, ScalarGroup, ScalarType, Target};
@@ -38,4 +39,16 @@ fn layout_of_arguments() {
     assert_eq!(kernel.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
     assert_eq!((kernel.abi.info_bytes, kernel.abi.passing), (40, InfoPassing::Value));
     assert_eq!(rms_norm(Target::HIP).abi.passing, InfoPassing::Pointer);
+}
+
+#[test]
+fn every_kernel_of_the_catalogue_becomes_cuda_and_hip() {
+    let models = Shapes::known().unwrap();
+    for target in [Target::CUDA, Target::HIP] {
+        for variant in variants(&models, target) {
+            let kernel = source(&variant, target).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(kernel.units % target.plane, 0, "{variant}");
+            assert!(kernel.shared_bytes <= 64 << 10, "{variant}: {} bytes of shared memory", kernel.shared_bytes);
+        }
+    }
 }

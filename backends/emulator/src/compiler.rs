@@ -140,3 +140,33 @@ fn run(command: &mut Command) -> Result<(), CompilerError> {
     let first: Vec<&str> = text.lines().take(30).collect();
     Err(CompilerError(format!("{command:?} failed:\n{}", first.join("\n"))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On processors without an own context switch the runtime falls back to ucontext.
+    #[test]
+    fn the_portable_fibers_compile() {
+        if !compiler_available() {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("perilune-emulator-{}", std::process::id()));
+        let compiler = Compiler::new(&folder).unwrap();
+        let flags = [RUNTIME_FLAGS, &["-DEMU_UCONTEXT"]].concat();
+        compiler.shared_object("portable", RUNTIME, &flags).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_the_compiler_says_is_in_the_error() {
+        if !compiler_available() {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("perilune-emulator-error-{}", std::process::id()));
+        let compiler = Compiler::new(&folder).unwrap();
+        let error = compiler.kernel("broken", "int f() { return nonsense; }", 32).unwrap_err().to_string();
+        std::fs::remove_dir_all(folder).unwrap();
+        assert!(error.contains("nonsense"), "{error}");
+    }
+}
