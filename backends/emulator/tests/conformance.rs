@@ -12,7 +12,7 @@ macro_rules! at_plane_width {
                 gated_act check_gated_act, attn_residual check_attn_residual, moe_route check_moe_route,
                 moe_experts check_moe_experts, bits_of_moe check_bits_moe, sample_scores check_sample_scores,
                 sample_draws check_sample_draws, bits_of_linear check_bits_linear,
-                kda check_kda, mla check_mla);
+                kda check_kda, kda_replay check_kda_replay, mla check_mla);
         }
     };
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use perilune_backend::{
-    AttnResidual, Backend, BackendError, DeviceInfo, Download, Embed, GatedAct, Kda, Linear, Mla, MoeExperts, MoeRoute,
-    RmsNorm, Sample, SampledRow, SelectRows,
+    AttnResidual, Backend, BackendError, DeviceInfo, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify, Linear, Mla,
+    MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
 };
 use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
@@ -163,6 +163,14 @@ impl<D: Driver> Backend for Gpu<D> {
 
     fn kda_decode(&self, op: Kda<'_, GpuTensor<D>>) -> Result<(), BackendError> {
         ops::kda::decode(self, op)
+    }
+
+    fn kda_verify(&self, op: KdaVerify<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::verify(self, op)
+    }
+
+    fn kda_fold(&self, op: KdaFold<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::fold(self, op)
     }
 
     fn mla_prefill(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {
