@@ -1,10 +1,14 @@
 //! Which kernels a model needs: every variant that a launcher may ask for, from the sizes in its configuration.
 
+mod layers;
+
 use serde_json::Value;
 
 use crate::kda::{KdaGateKind, KdaProblem};
 use crate::mla::{MlaProblem, MlaShape, MlaStage, OutGate, TILE, Tiles};
 use crate::{Element, Target, Variant};
+
+pub use layers::{ExpertShapes, LayerShapes};
 
 /// Sizes of a model that kernels depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,15 +21,21 @@ pub struct Shapes {
     pub kda_gate: KdaGateKind,
     /// Of an MLA head.
     pub mla: MlaShape,
+    /// Everything around the mixers.
+    pub layers: LayerShapes,
 }
 
 impl Shapes {
     /// Kimi K3 and Kimi-Linear.
-    pub fn known() -> Vec<Shapes> {
-        let mla = |gate| MlaShape { nope: 128, rope: 64, value: 128, latent: 512, element: Element::Bf16, gate };
-        [(KdaGateKind::Bounded, OutGate::Sigmoid), (KdaGateKind::Softplus, OutGate::Absent)]
-            .map(|(kda_gate, gate)| Shapes { kda_head_dim: 128, kda_taps: 4, kda_gate, mla: mla(gate) })
-            .to_vec()
+    ///
+    /// # Errors
+    /// As [`Shapes::from_config`]: the configurations beside this file lack a key.
+    pub fn known() -> Result<Vec<Shapes>, String> {
+        let read = |text: &str| Shapes::from_config(&serde_json::from_str(text).map_err(|e| e.to_string())?);
+        [include_str!("catalogue/kimi-k3.json"), include_str!("catalogue/kimi-linear-48b.json")]
+            .into_iter()
+            .map(read)
+            .collect()
     }
 
     /// From a `config.json`.
@@ -43,6 +53,7 @@ impl Shapes {
             kda_head_dim: number(linear, "head_dim")?,
             kda_taps: number(linear, "short_conv_kernel_size")?,
             kda_gate: if bounded { KdaGateKind::Bounded } else { KdaGateKind::Softplus },
+            layers: LayerShapes::from_config(text)?,
             mla: MlaShape {
                 nope: number(text, "qk_nope_head_dim")?,
                 rope: number(text, "qk_rope_head_dim")?,
@@ -84,5 +95,24 @@ fn of_model(shapes: &Shapes, target: Target) -> Vec<Variant> {
         let plan = problem.plan(target);
         all.extend([MlaStage::Append, MlaStage::Absorb, MlaStage::Attend, MlaStage::Value].map(|s| plan.kernel(s)));
     }
+    all.extend(shapes.layers.variants(target));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_known_models_are_read_and_every_name_is_unique() {
+        let models = Shapes::known().unwrap();
+        assert_eq!(models[0].layers.experts.map(|e| e.experts), Some(896));
+        for target in [Target::CUDA, Target::HIP] {
+            let mut names: Vec<String> = variants(&models, target).iter().map(Variant::name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
+    }
 }

@@ -10,6 +10,7 @@
 mod arena;
 mod backend;
 mod driver;
+mod folder;
 mod host_sample;
 mod kernels;
 mod launcher;
@@ -22,6 +23,7 @@ mod tensor;
 
 pub use backend::Gpu;
 pub use driver::{Cubes, Driver, DriverInfo, Launch, Region};
+pub use folder::Folder;
 pub use kernels::{Artifact, Kernels};
 pub use manifest::{KernelEntry, Manifest, ManifestError};
 pub use tensor::GpuTensor;

@@ -1,24 +1,13 @@
-//! The manifest of a folder of compiled kernels: one block of lines per kernel.
+//! The manifest that `cargo xtask build-kernels` writes beside its binaries, `manifest.json`.
 //!
-//! ```text
-//! kernel rms_norm_v4_u256_p32
-//! entry rms_norm_3f2a
-//! file rms_norm_v4_u256_p32.cubin
-//! units 256
-//! plane 32
-//! shared 32
-//! buffers read read write
-//! scalars f32*2@0 u64*1@8
-//! lengths 3@16
-//! info 40 value
-//! ```
-//!
-//! `lengths` may be missing; lines with other words are ignored, so that a build can note registers and loads beside
-//! what a launcher needs.
+//! A launcher needs, of each kernel: `name`, `entry`, `units`, `plane`, `shared_bytes`, `buffers` (`"read read write"`),
+//! `scalars` (`"u64*1@0 f32*2@8"`: type, count, offset), `lengths` (`"3@16"` or null), `info` (`"40 value"` or
+//! `"40 pointer"`) and, per architecture, `binaries[architecture].file`. Everything else there is for people.
 
 use std::collections::HashMap;
 
 use perilune_kernels_dsl::{Abi, Access, InfoPassing, Lengths, ScalarGroup, ScalarType};
+use serde_json::Value;
 
 /// What is known of one compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +16,7 @@ pub struct KernelEntry {
     pub name: String,
     /// Entry point in the binary.
     pub entry: String,
-    /// File of the binary, beside the manifest.
+    /// File of the binary, relative to the manifest.
     pub file: String,
     /// Units of a cube.
     pub units: usize,
@@ -39,7 +28,7 @@ pub struct KernelEntry {
     pub abi: Abi,
 }
 
-/// All kernels of a folder.
+/// All kernels of a folder for one architecture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     kernels: HashMap<String, KernelEntry>,
@@ -48,26 +37,24 @@ pub struct Manifest {
 /// A manifest that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
-    /// Line number, from 1.
-    pub line: usize,
-    /// What is wrong with it.
+    /// The kernel it is about; empty where it is about none.
+    pub kernel: String,
+    /// What is wrong.
     pub what: String,
 }
 
 impl std::fmt::Display for ManifestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "manifest line {}: {}", self.line, self.what)
+        match self.kernel.as_str() {
+            "" => write!(f, "manifest: {}", self.what),
+            kernel => write!(f, "manifest, kernel {kernel}: {}", self.what),
+        }
     }
 }
 
 impl std::error::Error for ManifestError {}
 
 impl Manifest {
-    /// A manifest of these kernels.
-    pub fn new(entries: impl IntoIterator<Item = KernelEntry>) -> Manifest {
-        Manifest { kernels: entries.into_iter().map(|e| (e.name.clone(), e)).collect() }
-    }
-
     /// The kernel of this name.
     pub fn get(&self, name: &str) -> Option<&KernelEntry> {
         self.kernels.get(name)
@@ -83,60 +70,57 @@ impl Manifest {
         self.kernels.is_empty()
     }
 
-    /// Reads the text form.
+    /// The kernels with a binary for this architecture, for example `sm_90a` or `gfx942`.
     ///
     /// # Errors
-    /// The first line that does not parse, or that lacks what a kernel needs.
-    pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    /// Text that is not a manifest of version 1; a kernel that lacks something a launcher needs.
+    pub fn parse(text: &str, architecture: &str) -> Result<Manifest, ManifestError> {
+        let general = |what: String| ManifestError { kernel: String::new(), what };
+        let manifest: Value = serde_json::from_str(text).map_err(|e| general(e.to_string()))?;
+        if manifest["version"] != 1 {
+            return Err(general(format!("version {}, expected 1", manifest["version"])));
+        }
+        let list = manifest["kernels"].as_array().ok_or_else(|| general("no list of kernels".into()))?;
         let mut kernels = HashMap::new();
-        let mut block: Option<(usize, HashMap<&str, &str>)> = None;
-        let numbered = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-        for (line, text) in numbered.chain([(usize::MAX, "kernel")]) {
-            let (word, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-            if word != "kernel" {
-                if let Some((_, fields)) = &mut block {
-                    fields.insert(word, rest.trim());
-                }
-                continue;
-            }
-            if let Some((at, fields)) = block.take() {
-                let entry = parse_entry(&fields).map_err(|what| ManifestError { line: at, what })?;
-                kernels.insert(entry.name.clone(), entry);
-            }
-            block = Some((line, HashMap::from([("kernel", rest.trim())])));
+        for kernel in list {
+            let Some(file) = kernel["binaries"][architecture]["file"].as_str() else { continue };
+            let name = kernel["name"].as_str().unwrap_or_default();
+            let fail = |what| ManifestError { kernel: name.into(), what };
+            let entry = parse_entry(kernel, file).map_err(fail)?;
+            kernels.insert(entry.name.clone(), entry);
         }
         Ok(Manifest { kernels })
     }
 }
 
-fn parse_entry(fields: &HashMap<&str, &str>) -> Result<KernelEntry, String> {
-    let field = |name: &str| fields.get(name).copied().ok_or_else(|| format!("no `{name}`"));
-    let number = |name: &str| parse_number(field(name)?);
-    let buffers = field("buffers")?.split_whitespace().map(|word| match word {
+fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
+    let text = |name: &str| kernel[name].as_str().ok_or_else(|| format!("no `{name}`"));
+    let number = |name: &str| kernel[name].as_u64().map(|n| n as usize).ok_or_else(|| format!("no number `{name}`"));
+    let buffers = text("buffers")?.split_whitespace().map(|word| match word {
         "read" => Ok(Access::Read),
         "write" => Ok(Access::Write),
         other => Err(format!("buffer `{other}`")),
     });
-    let (info_bytes, passing) = field("info")?.split_once(' ').ok_or("`info` needs two words")?;
+    let (info_bytes, passing) = text("info")?.split_once(' ').ok_or("`info` needs two words")?;
     let passing = match passing {
         "value" => InfoPassing::Value,
         "pointer" => InfoPassing::Pointer,
         other => return Err(format!("info by `{other}`")),
     };
-    let lengths = fields.get("lengths").map(|text| {
+    let lengths = kernel["lengths"].as_str().map(|text| {
         let (count, offset) = text.split_once('@').ok_or("`lengths` needs `count@offset`")?;
         Ok::<_, String>(Lengths { count: parse_number(count)?, offset: parse_number(offset)? })
     });
     Ok(KernelEntry {
-        name: field("kernel")?.into(),
-        entry: field("entry")?.into(),
-        file: field("file")?.into(),
+        name: text("name")?.into(),
+        entry: text("entry")?.into(),
+        file: file.into(),
         units: number("units")?,
         plane: number("plane")?,
-        shared_bytes: number("shared")?,
+        shared_bytes: number("shared_bytes")?,
         abi: Abi {
             buffers: buffers.collect::<Result<_, _>>()?,
-            scalars: field("scalars")?.split_whitespace().map(parse_group).collect::<Result<_, _>>()?,
+            scalars: text("scalars")?.split_whitespace().map(parse_group).collect::<Result<_, _>>()?,
             lengths: lengths.transpose()?,
             info_bytes: parse_number(info_bytes)?,
             passing,
@@ -161,83 +145,45 @@ fn parse_number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-impl std::fmt::Display for KernelEntry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let abi = &self.abi;
-        writeln!(f, "kernel {}\nentry {}\nfile {}", self.name, self.entry, self.file)?;
-        writeln!(f, "units {}\nplane {}\nshared {}", self.units, self.plane, self.shared_bytes)?;
-        let words: Vec<&str> = abi.buffers.iter().map(|b| if *b == Access::Read { "read" } else { "write" }).collect();
-        writeln!(f, "buffers {}", words.join(" "))?;
-        let group = |g: &ScalarGroup| {
-            let name = match g.scalar_type {
-                ScalarType::F32 => "f32",
-                ScalarType::U32 => "u32",
-                ScalarType::U64 => "u64",
-            };
-            format!("{name}*{}@{}", g.count, g.offset)
-        };
-        writeln!(f, "scalars {}", abi.scalars.iter().map(group).collect::<Vec<_>>().join(" "))?;
-        if let Some(lengths) = abi.lengths {
-            writeln!(f, "lengths {}@{}", lengths.count, lengths.offset)?;
-        }
-        let passing = if abi.passing == InfoPassing::Value { "value" } else { "pointer" };
-        writeln!(f, "info {} {passing}", abi.info_bytes)
-    }
-}
-
-impl std::fmt::Display for Manifest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut entries: Vec<&KernelEntry> = self.kernels.values().collect();
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        entries.into_iter().try_for_each(|entry| writeln!(f, "{entry}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = "\
-kernel rms_norm_v4_u256_p32
-entry rms_norm_3f2a
-file rms_norm_v4_u256_p32.cubin
-units 256
-plane 32
-shared 32
-buffers read read write
-scalars f32*2@0 u64*1@8
-lengths 3@16
-info 40 value
-registers 34
-
-kernel plain
-entry plain_0
-file plain.cubin
-units 32
-plane 32
-shared 0
-buffers
-scalars
-info 0 pointer
-";
+    const TEXT: &str = r#"{
+        "version": 1,
+        "kernels": [
+            {
+                "name": "rms_norm_v4_u256_p32", "entry": "rms_norm_3f2a", "units": 256, "plane": 32,
+                "shared_bytes": 32, "buffers": "read read write", "scalars": "u64*1@0 f32*2@8", "lengths": "3@16",
+                "info": "40 value", "target": "cuda",
+                "binaries": { "sm_90a": { "file": "sm_90a/rms_norm.cubin", "registers": 34 } }
+            },
+            { "name": "elsewhere", "binaries": { "gfx942": { "file": "gfx942/elsewhere.hsaco" } } }
+        ]
+    }"#;
 
     #[test]
-    fn text_and_back() {
-        let manifest = Manifest::parse(TEXT).unwrap();
-        assert_eq!(manifest.len(), 2);
+    fn kernels_of_one_architecture() {
+        let manifest = Manifest::parse(TEXT, "sm_90a").unwrap();
+        assert_eq!(manifest.len(), 1);
         let entry = manifest.get("rms_norm_v4_u256_p32").unwrap();
-        assert_eq!((entry.units, entry.shared_bytes, entry.abi.buffers.len()), (256, 32, 3));
+        assert_eq!((entry.file.as_str(), entry.units, entry.shared_bytes), ("sm_90a/rms_norm.cubin", 256, 32));
+        assert_eq!(entry.abi.buffers, [Access::Read, Access::Read, Access::Write]);
         assert_eq!(entry.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
-        assert_eq!(Manifest::parse(&manifest.to_string()).unwrap(), manifest);
+        assert_eq!((entry.abi.info_bytes, entry.abi.passing), (40, InfoPassing::Value));
+        assert!(Manifest::parse(TEXT, "sm_100a").unwrap().is_empty());
     }
 
     #[test]
-    fn broken_manifests_name_the_kernel_s_line() {
+    fn broken_manifests_name_the_kernel() {
+        assert_eq!(Manifest::parse(TEXT, "gfx942").unwrap_err().kernel, "elsewhere");
         for (good, bad) in
-            [("units 256\n", ""), ("f32*2@0", "f64*2@0"), ("read write", "read both"), ("40 value", "40")]
+            [("\"units\": 256,", ""), ("f32*2@8", "f64*2@8"), ("read write", "read both"), ("40 value", "40")]
         {
-            let error = Manifest::parse(&TEXT.replacen(good, bad, 1)).unwrap_err();
-            assert_eq!(error.line, 1, "{bad}: {error}");
+            let error = Manifest::parse(&TEXT.replacen(good, bad, 1), "sm_90a").unwrap_err();
+            assert_eq!(error.kernel, "rms_norm_v4_u256_p32", "{bad}: {error}");
         }
+        assert!(Manifest::parse(&TEXT.replacen('1', "2", 1), "sm_90a").is_err());
+        assert!(Manifest::parse("kernel", "sm_90a").is_err());
     }
 }

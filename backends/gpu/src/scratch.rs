@@ -15,15 +15,15 @@ use crate::{Driver, Region};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// Inner activations of experts.
-    ExpertInner,
+    InnerOfExperts,
     /// Products of experts, one row per pair.
-    ExpertProducts,
+    ProductsOfExperts,
     /// Pairs of each expert.
-    ExpertCounts,
+    PairCounts,
     /// Tiles of pairs.
-    ExpertTiles,
+    PairTiles,
     /// Pairs by expert.
-    ExpertList,
+    PairList,
     /// Queries in the latent space.
     MlaQueries,
     /// Mixtures of latents, one per query and split.

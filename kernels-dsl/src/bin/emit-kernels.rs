@@ -37,7 +37,7 @@ fn run() -> Result<(), Failure> {
     }
     let out = out.ok_or("--out is missing")?;
     if models.is_empty() {
-        models = Shapes::known();
+        models = Shapes::known()?;
     }
     for target in [Target::CUDA, Target::HIP] {
         emit(&out, target, &models)?;

@@ -81,8 +81,8 @@ impl<D: Driver> Pass<'_, '_, D> {
         let x = self.rows(self.op.x, p.width * 4)?;
         let ids = Argument { region: self.rows(self.op.ids, p.choices * 4)?, element_bytes: 4 };
         let grouping = if plan.pairs == Pairs::Grouped { Some(self.group(&plan, ids)?) } else { None };
-        let inner = self.gpu.scratch((Purpose::ExpertInner, pairs * p.inner * 4))?;
-        let products = self.gpu.scratch((Purpose::ExpertProducts, pairs * p.width * 4))?;
+        let inner = self.gpu.scratch((Purpose::InnerOfExperts, pairs * p.inner * 4))?;
+        let products = self.gpu.scratch((Purpose::ProductsOfExperts, pairs * p.width * 4))?;
         let lists = match &grouping {
             Some(g) => [g.tiles.argument(4), g.list.argument(4)],
             None => [ids, ids],
@@ -106,9 +106,9 @@ impl<D: Driver> Pass<'_, '_, D> {
     fn group(&self, plan: &MoeExpertsPlan, ids: Argument) -> Result<Grouping<D>, BackendError> {
         let p = &self.problem;
         let pairs = p.rows * p.choices;
-        let counts = self.gpu.scratch((Purpose::ExpertCounts, p.experts * 4))?;
-        let tiles = self.gpu.scratch((Purpose::ExpertTiles, plan.slots * 12))?;
-        let list = self.gpu.scratch((Purpose::ExpertList, pairs * 4))?;
+        let counts = self.gpu.scratch((Purpose::PairCounts, p.experts * 4))?;
+        let tiles = self.gpu.scratch((Purpose::PairTiles, plan.slots * 12))?;
+        let list = self.gpu.scratch((Purpose::PairList, pairs * 4))?;
         let count = Arguments {
             cubes: [p.experts, 1],
             buffers: &[ids, counts.argument(4)],
