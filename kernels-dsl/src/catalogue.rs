@@ -89,7 +89,7 @@ fn of_model(shapes: &Shapes, target: Target) -> Vec<Variant> {
         alignment: 4,
     };
     let kda = kda.plan(target);
-    let mut all = vec![kda.decode(), kda.prefill()];
+    let mut all = vec![kda.decode(), kda.prefill(), kda.verify(), kda.fold()];
     for tiles in [Tiles::Across, Tiles::Along] {
         let problem = MlaProblem { shape: shapes.mla, heads: 1, runs: 1, rows: TILE, tokens: 1, tiles, alignment: 4 };
         let plan = problem.plan(target);

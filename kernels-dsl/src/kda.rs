@@ -11,6 +11,8 @@ mod prefill;
 #[cfg(feature = "compile")]
 mod prepare;
 #[cfg(feature = "compile")]
+mod replay;
+#[cfg(feature = "compile")]
 mod state;
 
 use crate::element::widest_vector;
@@ -93,6 +95,23 @@ impl KdaPlan {
     /// elements, number of snapshots, `eps`, lower bound.
     pub fn decode(&self) -> Variant {
         Variant::KdaDecode(self.variant)
+    }
+
+    /// Short runs without an effect on the state.
+    ///
+    /// Buffers as [`KdaPlan::decode`] up to `slot`, then arena in vectors, arena in elements, replay inputs, `out`. Scalars
+    /// as there, without the number of snapshots.
+    pub fn verify(&self) -> Variant {
+        Variant::KdaVerify(self.variant)
+    }
+
+    /// Replay of short runs.
+    ///
+    /// Buffers: replay inputs, `start len slot [S]`, run, rows and slot of snapshots, arena in vectors, arena in elements.
+    /// Scalars as [`KdaPlan::decode`] up to the number of snapshots.
+    pub fn fold(&self) -> Variant {
+        // The kind of gate plays no part.
+        Variant::KdaFold(KdaVariant { gate: KdaGateKind::Bounded, ..self.variant })
     }
 
     /// Runs of any length, chunkwise; buffers and scalars as [`KdaPlan::decode`].

@@ -34,6 +34,10 @@ pub enum Variant {
     KdaDecode(KdaVariant),
     /// [`crate::kda`], runs of any length.
     KdaPrefill(KdaVariant),
+    /// [`crate::kda`], short runs without an effect on the state.
+    KdaVerify(KdaVariant),
+    /// [`crate::kda`], replay of short runs.
+    KdaFold(KdaVariant),
     /// [`crate::mla`].
     Mla(MlaVariant, MlaStage),
 }
@@ -52,6 +56,8 @@ impl Variant {
             Variant::RmsNorm(v) => v.name(),
             Variant::KdaDecode(v) => v.name("kda_decode"),
             Variant::KdaPrefill(v) => v.name("kda_prefill"),
+            Variant::KdaVerify(v) => v.name("kda_verify"),
+            Variant::KdaFold(v) => v.name("kda_fold"),
             Variant::Mla(v, stage) => v.name(*stage),
         }
     }
@@ -67,7 +73,7 @@ impl Variant {
             Variant::MoeStep(v) => v.geometry,
             Variant::MoeRoute(v) => v.geometry,
             Variant::RmsNorm(v) => v.geometry,
-            Variant::KdaDecode(v) | Variant::KdaPrefill(v) => v.geometry,
+            Variant::KdaDecode(v) | Variant::KdaPrefill(v) | Variant::KdaVerify(v) | Variant::KdaFold(v) => v.geometry,
             Variant::Mla(v, stage) => v.geometry(*stage),
         }
     }

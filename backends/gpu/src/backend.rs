@@ -90,11 +90,6 @@ impl<D: Driver> std::fmt::Debug for Gpu<D> {
     }
 }
 
-/// An operation whose kernel does not exist yet.
-fn missing(op: &'static str) -> BackendError {
-    BackendError::Unsupported { op, what: "the operation".into() }
-}
-
 impl<D: Driver> Backend for Gpu<D> {
     type Tensor = GpuTensor<D>;
 
@@ -170,12 +165,12 @@ impl<D: Driver> Backend for Gpu<D> {
         ops::kda::decode(self, op)
     }
 
-    fn kda_verify(&self, _op: KdaVerify<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("kda_verify"))
+    fn kda_verify(&self, op: KdaVerify<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::verify(self, op)
     }
 
-    fn kda_fold(&self, _op: KdaFold<'_, GpuTensor<D>>) -> Result<(), BackendError> {
-        Err(missing("kda_fold"))
+    fn kda_fold(&self, op: KdaFold<'_, GpuTensor<D>>) -> Result<(), BackendError> {
+        ops::kda::fold(self, op)
     }
 
     fn mla_prefill(&self, op: Mla<'_, GpuTensor<D>>) -> Result<(), BackendError> {

@@ -102,6 +102,8 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
         Variant::GatedAct(v) => v.define(builder),
         Variant::KdaDecode(v) => v.define_decode(builder),
         Variant::KdaPrefill(v) => v.define_prefill(builder),
+        Variant::KdaVerify(v) => v.define_verify(builder),
+        Variant::KdaFold(v) => v.define_fold(builder),
         Variant::Mla(v, stage) => match stage {
             MlaStage::Append => v.define_append(builder),
             MlaStage::Absorb => v.define_absorb(builder),

@@ -50,7 +50,8 @@ pub fn kda_decode<N: Size>(
     let head = CUBE_POS_X as usize;
     let own = slot[run] as usize;
     let tokens = len[run] as usize;
-    let place = Place { row: start[run] as usize, head, heads, tail: tail_offset + own * tail_stride };
+    let tail = tail_offset + own * tail_stride;
+    let place = Place { row: start[run] as usize, head, heads, tail, stride: heads * d, lead: 0, part: 0 };
     let head_state = head * comptime!(d * d / v.vector);
 
     let mut qs = Shared::<[f32]>::new_slice(comptime!(MAX_SHORT_RUN * v.padded()));

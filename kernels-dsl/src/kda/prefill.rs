@@ -224,7 +224,8 @@ pub fn kda_prefill<N: Size>(
     let head = CUBE_POS_X as usize;
     let own = slot[run] as usize;
     let total = len[run] as usize;
-    let place = Place { row: start[run] as usize, head, heads, tail: tail_offset + own * tail_stride };
+    let tail = tail_offset + own * tail_stride;
+    let place = Place { row: start[run] as usize, head, heads, tail, stride: heads * d, lead: 0, part: 0 };
     let head_state = head * comptime!(d * d / v.vector);
     let base = state_offset + own * state_stride + head_state;
 

@@ -24,6 +24,12 @@ pub(crate) struct Place {
     pub(crate) heads: usize,
     /// Element at which the slot's convolution tail begins.
     pub(crate) tail: usize,
+    /// Rows before the convolution: elements from one to the next.
+    pub(crate) stride: usize,
+    /// Elements before the row of q.
+    pub(crate) lead: usize,
+    /// Elements from the row of q to that of k, and on to that of v; 0 where they are tensors of their own.
+    pub(crate) part: usize,
 }
 
 /// `ln(1 + e^x)`, also where `e^x` is lost beside 1.
@@ -60,7 +66,7 @@ fn before_convolution(
     if row < history {
         tail[place.tail + (which * history + row) * width + channel]
     } else {
-        input[(place.row + row - history) * width + channel]
+        input[(place.row + row - history) * place.stride + place.lead + which * place.part + channel]
     }
 }
 
