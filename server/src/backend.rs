@@ -1,4 +1,4 @@
-//! Which device computes: one match arm per backend.
+//! Which device computes: one match arm and one [`Measured`] per backend.
 
 use clap::ValueEnum;
 use perilune_backend::Backend;
@@ -13,6 +13,21 @@ pub enum BackendKind {
     Cpu,
 }
 
+/// A backend as `bench` measures it.
+pub trait Measured: Backend {
+    /// Bytes read per second by all that computes, in GB/s: the limit of decode.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError>;
+}
+
+impl Measured for CpuBackend {
+    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError> {
+        Ok(self.measure_read_bandwidth()?)
+    }
+}
+
 /// What is done with a device once it is known which one it is.
 pub trait WithBackend {
     /// What comes of it.
@@ -21,10 +36,18 @@ pub trait WithBackend {
     ///
     /// # Errors
     /// Whatever the work fails with.
-    fn run<B: Backend>(self, backend: B) -> Result<Self::Output, ServerError>;
+    fn run<B: Measured>(self, backend: B) -> Result<Self::Output, ServerError>;
 }
 
 impl BackendKind {
+    /// Host memory that prefixes evicted from the device may take where the operator says nothing.
+    pub fn default_host_cache_bytes(self) -> usize {
+        match self {
+            // Its arena is host memory already; a copy beside it would only take room from it.
+            BackendKind::Cpu => 0,
+        }
+    }
+
     /// Starts the device and hands it over.
     ///
     /// # Errors
@@ -41,7 +64,7 @@ pub fn device_memory_bytes(kind: BackendKind) -> u64 {
     struct Ask;
     impl WithBackend for Ask {
         type Output = u64;
-        fn run<B: Backend>(self, backend: B) -> Result<u64, ServerError> {
+        fn run<B: Measured>(self, backend: B) -> Result<u64, ServerError> {
             Ok(backend.info().memory_bytes as u64)
         }
     }

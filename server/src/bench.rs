@@ -9,13 +9,12 @@ use std::time::Instant;
 
 use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
 use perilune_config::{FfnKind, ModelConfig};
-use perilune_cpu::{CpuBackend, CpuOptions};
 use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
 use perilune_tensor::TokenId;
 use perilune_weights::{Checkpoint, Layout, SafetensorsDir, expected_tensors};
 use serde_json::json;
 
-use crate::backend::{BackendKind, WithBackend};
+use crate::backend::{Measured, WithBackend};
 use crate::cli::BenchArgs;
 use crate::error::ServerError;
 use crate::load::{LoadOptions, server_error};
@@ -38,11 +37,7 @@ struct Row {
 pub fn run(args: &BenchArgs) -> Result<String, ServerError> {
     let options = LoadOptions::from_args(&args.model)?;
     let config = ModelConfig::from_dir(&options.dir)?;
-    let limit = match options.backend {
-        BackendKind::Cpu => CpuBackend::new(CpuOptions { threads: options.threads, ..CpuOptions::default() })?
-            .measure_read_bandwidth()?,
-    };
-    let rows = options.backend.with(options.threads, Measure { args, options: &options, config: &config })?;
+    let (limit, rows) = options.backend.with(options.threads, Measure { args, options: &options, config: &config })?;
     Ok(if args.json { as_json(&rows, limit) } else { as_table(&rows, limit) })
 }
 
@@ -53,9 +48,11 @@ struct Measure<'a> {
 }
 
 impl WithBackend for Measure<'_> {
-    type Output = Vec<Row>;
+    /// The read bandwidth and the measurements.
+    type Output = (f64, Vec<Row>);
 
-    fn run<B: Backend>(self, backend: B) -> Result<Vec<Row>, ServerError> {
+    fn run<B: Measured>(self, backend: B) -> Result<(f64, Vec<Row>), ServerError> {
+        let limit = backend.read_bandwidth_gb_per_s()?;
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = Checkpoint::open(&source, self.config)?;
         let mut progress = LoadProgress::new(Show::Stderr);
@@ -76,7 +73,7 @@ impl WithBackend for Measure<'_> {
             let gb_per_s = Some(reads.bytes(*size) / seconds / 1e9);
             rows.push(Row { what: "decode", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s });
         }
-        Ok(rows)
+        Ok((limit, rows))
     }
 }
 

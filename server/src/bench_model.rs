@@ -39,12 +39,11 @@ mod tests {
 
     #[test]
     fn what_is_written_can_be_inspected() {
-        let out = std::env::temp_dir().join(format!("perilune-bench-model-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("model");
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/demo/config.json");
         write(&BenchModelArgs { config, out: out.clone(), experts: ExpertFormat::Mxfp4, seed: 1 }).unwrap();
-        let args = crate::cli::InspectArgs { path: Some(out.clone()), context_length: None, tensors: false };
-        let report = crate::inspect::inspect(&args);
-        std::fs::remove_dir_all(&out).unwrap();
-        assert!(report.unwrap().contains("MXFP4: 672 tensors"));
+        let args = crate::cli::InspectArgs { path: Some(out), context_length: None, tensors: false };
+        assert!(crate::inspect::inspect(&args).unwrap().contains("MXFP4: 672 tensors"));
     }
 }

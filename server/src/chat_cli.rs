@@ -2,9 +2,10 @@
 //!
 //! A local model is served on a free local port and talked to over HTTP like any other, so that there is one client.
 //! Reasoning is shown dimmed on a terminal; where output is piped it goes to standard error, the answer to standard
-//! output. `/reset` forgets the conversation, `/quit` or the end of input leaves.
+//! output. `/reset` forgets the conversation; `/quit`, the end of input or a closed output leaves. Where nobody sits at the
+//! keyboard the first question without an answer ends the program with its error.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Write};
 
 use serde_json::{Value, json};
 
@@ -14,10 +15,26 @@ use crate::error::ServerError;
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Talks with the server at `url` until input ends.
+/// Why a question got no answer.
+#[derive(Debug)]
+enum Unanswered {
+    /// Something failed.
+    Failed(ServerError),
+    /// Nobody reads any more.
+    OutputClosed,
+}
+
+impl From<ServerError> for Unanswered {
+    fn from(error: ServerError) -> Self {
+        Unanswered::Failed(error)
+    }
+}
+
+/// Talks with the server at `url` until input or output ends.
 ///
 /// # Errors
-/// `Answer` where the server cannot be reached at the start; `Io` where input or output fails.
+/// `Answer` where the server cannot be reached at the start; `Io` where input or output fails; without a terminal also
+/// what the first unanswered question failed with.
 pub fn chat(args: &ChatArgs, url: &str) -> Result<(), ServerError> {
     let client = Client::connect(url)?;
     let on_terminal = std::io::stdin().is_terminal();
@@ -33,10 +50,12 @@ pub fn chat(args: &ChatArgs, url: &str) -> Result<(), ServerError> {
             "/reset" => history = History::new(args.system.as_deref()),
             question => {
                 history.push("user", question);
-                // A failed turn is forgotten, so that the conversation can go on.
                 match client.answer(args, &history, &mut screen) {
                     Ok(answer) => history.0.push(answer),
-                    Err(error) => {
+                    Err(Unanswered::OutputClosed) => break,
+                    Err(Unanswered::Failed(error)) if !on_terminal => return Err(error),
+                    // At a terminal the question is forgotten, so that the conversation can go on.
+                    Err(Unanswered::Failed(error)) => {
                         eprintln!("{error}");
                         history.0.pop();
                     }
@@ -95,14 +114,14 @@ impl Client {
     }
 
     /// Streams one answer to the screen and returns it as a message.
-    fn answer(&self, args: &ChatArgs, history: &History, screen: &mut Screen) -> Result<Value, ServerError> {
+    fn answer(&self, args: &ChatArgs, history: &History, screen: &mut Screen) -> Result<Value, Unanswered> {
         let body = request(args, &self.model, &history.0);
         let failed = |error: ureq::Error| ServerError::Answer(format!("{} did not answer: {error}", self.url));
         let sent = self.agent.post(format!("{}/v1/chat/completions", self.url)).send_json(&body);
         let mut response = sent.map_err(failed)?;
         if !response.status().is_success() {
             let reply: Value = response.body_mut().read_json().map_err(failed)?;
-            return Err(ServerError::Answer(message_of(&reply)));
+            return Err(ServerError::Answer(message_of(&reply)).into());
         }
         show(BufReader::new(response.body_mut().as_reader()), screen)
     }
@@ -125,30 +144,37 @@ fn request(args: &ChatArgs, model: &str, messages: &[Value]) -> Value {
 }
 
 /// Reads a stream of chunks to its end; the answer as a message.
-fn show(events: impl BufRead, screen: &mut Screen) -> Result<Value, ServerError> {
+fn show(events: impl BufRead, screen: &mut Screen) -> Result<Value, Unanswered> {
     let (mut reasoning, mut content) = (String::new(), String::new());
-    let io = |source| ServerError::Io { what: "the answer broke off".to_owned(), source };
     for line in events.lines() {
-        let line = line.map_err(io)?;
+        let line = line.map_err(|source| ServerError::Io { what: "the answer broke off".to_owned(), source })?;
         let Some(data) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else { continue };
         let chunk: Value = serde_json::from_str(data)
             .map_err(|error| ServerError::Answer(format!("the server sent what is no JSON: {error}")))?;
         if chunk.get("error").is_some() {
-            screen.end().map_err(io)?;
-            return Err(ServerError::Answer(message_of(&chunk)));
+            screen.end().map_err(unshown)?;
+            return Err(ServerError::Answer(message_of(&chunk)).into());
         }
         let delta = &chunk["choices"][0]["delta"];
         if let Some(text) = delta["reasoning_content"].as_str() {
             reasoning.push_str(text);
-            screen.reasoning(text).map_err(io)?;
+            screen.reasoning(text).map_err(unshown)?;
         }
         if let Some(text) = delta["content"].as_str() {
             content.push_str(text);
-            screen.content(text).map_err(io)?;
+            screen.content(text).map_err(unshown)?;
         }
     }
-    screen.end().map_err(io)?;
+    screen.end().map_err(unshown)?;
     Ok(json!({"role": "assistant", "content": content, "reasoning_content": reasoning}))
+}
+
+/// What could not be written.
+fn unshown(source: std::io::Error) -> Unanswered {
+    match source.kind() {
+        ErrorKind::BrokenPipe => Unanswered::OutputClosed,
+        _ => ServerError::Io { what: "cannot write the answer".to_owned(), source }.into(),
+    }
 }
 
 fn message_of(reply: &Value) -> String {
@@ -275,6 +301,27 @@ mod tests {
     fn an_error_in_the_stream_is_an_error_here() {
         let mut screen = Screen { answer: Box::new(Paper::default()), aside: None, showing: Showing::Nothing };
         let stream = "data: {\"error\":{\"message\":\"no luck\"}}\n\ndata: [DONE]\n\n";
-        assert_eq!(show(stream.as_bytes(), &mut screen).unwrap_err().to_string(), "no luck");
+        let error = show(stream.as_bytes(), &mut screen).unwrap_err();
+        assert!(matches!(error, Unanswered::Failed(error) if error.to_string() == "no luck"));
+    }
+
+    #[test]
+    fn a_closed_output_is_told_from_a_failure() {
+        struct Closed(ErrorKind);
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(self.0.into())
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let outcome = |kind| {
+            let mut screen = Screen { answer: Box::new(Closed(kind)), aside: None, showing: Showing::Nothing };
+            show(STREAM.as_bytes(), &mut screen).unwrap_err()
+        };
+        assert!(matches!(outcome(ErrorKind::BrokenPipe), Unanswered::OutputClosed));
+        assert!(matches!(outcome(ErrorKind::StorageFull), Unanswered::Failed(_)));
     }
 }

@@ -1,4 +1,8 @@
 //! The command line: subcommands and flags, each also readable from the environment (`PERILUNE_…`).
+//!
+//! What each value must be is in [`values`].
+
+mod values;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,6 +10,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
+pub use crate::simulate::TraceKind;
+use values::{chunk_size, effort, fraction, host, model_name, positive, seconds, temperature, thread_count, url};
 
 /// Serves Kimi K3 and its relatives.
 #[derive(Debug, Parser)]
@@ -30,6 +36,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure prefill and decode speed.
     Bench(Box<BenchArgs>),
+    /// Run a trace of requests against the prefix cache, without a model.
+    SimulateCache(SimulateArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
 }
@@ -43,8 +51,8 @@ pub struct ModelArgs {
     /// The device.
     #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
     pub backend: BackendKind,
-    /// Threads that compute; all cores this process may use where absent.
-    #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = positive)]
+    /// Threads that compute, 1 to 1024; all cores this process may use where absent.
+    #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
     /// Most tokens of prompt and answer together; the model's own limit, as far as memory allows, where absent.
     #[arg(long, env = "PERILUNE_CONTEXT_LENGTH", value_name = "TOKENS", value_parser = positive)]
@@ -53,7 +61,7 @@ pub struct ModelArgs {
     #[arg(long, env = "PERILUNE_MEM_FRACTION", value_name = "F", default_value_t = 0.8, value_parser = fraction)]
     pub mem_fraction: f64,
     /// Most prompt tokens computed in one step.
-    #[arg(long, env = "PERILUNE_CHUNKED_PREFILL_SIZE", value_name = "TOKENS", default_value_t = 512, value_parser = positive)]
+    #[arg(long, env = "PERILUNE_CHUNKED_PREFILL_SIZE", value_name = "TOKENS", default_value_t = 512, value_parser = chunk_size)]
     pub chunked_prefill_size: usize,
     /// Most sequences computed in one step.
     #[arg(long, env = "PERILUNE_MAX_RUNNING_REQUESTS", value_name = "N", default_value_t = 32, value_parser = positive)]
@@ -64,6 +72,16 @@ pub struct ModelArgs {
     /// Tokens per block of the latent cache.
     #[arg(long, env = "PERILUNE_BLOCK_SIZE", value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
     pub block_size: usize,
+    /// Compute every prompt from its beginning, even where an earlier request began alike.
+    #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
+    pub disable_prefix_cache: bool,
+    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory it is].
+    #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
+    pub host_cache_mib: Option<usize>,
+    /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
+    /// never [default: as many as have latents of the size of a state].
+    #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
+    pub checkpoint_interval: Option<usize>,
     /// Do not read every weight once to check that it is finite.
     #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
     pub skip_weight_check: bool,
@@ -76,10 +94,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// The model's name in requests; the directory's name where absent. Several may be given.
-    #[arg(long, env = "PERILUNE_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, env = "PERILUNE_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',', value_parser = model_name)]
     pub served_model_name: Vec<String>,
-    /// Address to listen on.
-    #[arg(long, env = "PERILUNE_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    /// Address to listen on, or a name that resolves to one (its IPv4 address where it has one).
+    #[arg(long, env = "PERILUNE_HOST", default_value = "127.0.0.1", value_name = "HOST", value_parser = host)]
     pub host: IpAddr,
     /// Port to listen on; 0 picks a free one.
     #[arg(long, short, env = "PERILUNE_PORT", default_value_t = 8000)]
@@ -94,16 +112,17 @@ pub struct ServeArgs {
     #[arg(long, env = "PERILUNE_OVERLOAD_STATUS", value_enum, default_value_t = OverloadStatus::Unavailable)]
     pub overload_status: OverloadStatus,
     /// `Retry-After` of such a refusal, in seconds.
-    #[arg(long, env = "PERILUNE_RETRY_AFTER", value_name = "SECONDS", default_value_t = 1)]
+    #[arg(long, env = "PERILUNE_RETRY_AFTER", value_name = "SECONDS", default_value_t = 1, value_parser = seconds)]
     pub retry_after: u64,
-    /// How long requests in flight may go on after SIGTERM, in seconds.
-    #[arg(long, env = "PERILUNE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    /// How long requests in flight may go on after SIGTERM, in seconds. Up to 7 seconds more pass after it: 2 for what is
+    /// left to end with an error, 5 for connections to close. A second SIGTERM ends at once.
+    #[arg(long, env = "PERILUNE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds)]
     pub drain_timeout: u64,
     /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
-    #[arg(long, env = "PERILUNE_PING_INTERVAL", value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, env = "PERILUNE_PING_INTERVAL", value_name = "SECONDS", default_value_t = 10, value_parser = seconds)]
     pub ping_interval: u64,
     /// Seconds without a finished step, with work to do, after which `/ready` says 503.
-    #[arg(long, env = "PERILUNE_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, env = "PERILUNE_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 120, value_parser = seconds)]
     pub stall_timeout: u64,
 }
 
@@ -139,19 +158,19 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Chat with a server instead, e.g. http://127.0.0.1:8000.
-    #[arg(long, env = "PERILUNE_URL")]
+    #[arg(long, env = "PERILUNE_URL", value_parser = url)]
     pub url: Option<String>,
     /// Instructions before the conversation.
     #[arg(long)]
     pub system: Option<String>,
-    /// How hard to think: low, high, max, or none.
-    #[arg(long, value_name = "LEVEL")]
+    /// How hard to think: none, minimal, low, medium, high, xhigh or max.
+    #[arg(long, value_name = "LEVEL", value_parser = effort)]
     pub effort: Option<String>,
-    /// Temperature; the model's default where absent.
-    #[arg(long)]
+    /// Temperature, 0 to 2; the model's default where absent.
+    #[arg(long, value_parser = temperature)]
     pub temperature: Option<f64>,
     /// Most tokens of an answer.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub max_tokens: Option<usize>,
     /// Seed.
     #[arg(long)]
@@ -170,6 +189,41 @@ pub struct InspectArgs {
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,
+}
+
+/// Flags of `simulate-cache`.
+#[derive(Debug, Clone, Args)]
+pub struct SimulateArgs {
+    /// JSON lines: the published Mooncake form, or ours with `tokens`, `output` and `checkpoints`.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Without a file, the kind of trace to make up.
+    #[arg(long, value_enum, default_value_t = TraceKind::Chat)]
+    pub generate: TraceKind,
+    /// Requests to make up.
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = positive)]
+    pub requests: usize,
+    /// Seed of what is made up.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// A `config.json` whose sizes count; K3's where absent.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Memory for states and latents.
+    #[arg(long, value_name = "GIB", default_value_t = 32.0)]
+    pub memory_gib: f64,
+    /// Host memory for what is evicted.
+    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
+    pub host_gib: f64,
+    /// Ranks over which states are split by heads; latents are on all of them.
+    #[arg(long, value_name = "RANKS", default_value_t = 8, value_parser = positive)]
+    pub split: usize,
+    /// Tokens per block.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
+    pub block_size: usize,
+    /// Requests that hold memory at once.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    pub concurrency: usize,
 }
 
 /// Flags of `bench`.
@@ -221,20 +275,6 @@ pub enum ExpertFormat {
     Mxfp4,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(value) if value > 0 => Ok(value),
-        _ => Err("it must be an integer from 1".to_owned()),
-    }
-}
-
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
-        _ => Err("it must be a number above 0 and at most 1".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -260,6 +300,15 @@ mod tests {
         let cases = [
             (["--mem-fraction", "1.5"], "above 0 and at most 1"),
             (["--threads", "0"], "an integer from 1"),
+            (["--threads", "20000"], "invalid value '20000' for '--threads <N>': it must be an integer from 1 to 1024"),
+            (
+                ["--chunked-prefill-size", "1000000000"],
+                "'--chunked-prefill-size <TOKENS>': it must be an integer from 1 to",
+            ),
+            (["--served-model-name", ""], "a name needs at least one character"),
+            (["--served-model-name", "a,"], "a name needs at least one character"),
+            (["--host", "no such host"], "an IP address or a name"),
+            (["--drain-timeout", "18446744073709551615"], "an integer from 0 to"),
             (["--chunked-prefill-size", "-5"], "unexpected argument"),
             (["--port", "70000"], "65535"),
             (["--backend", "abacus"], "possible values"),
@@ -268,6 +317,28 @@ mod tests {
         for (args, rule) in cases {
             let error = Cli::try_parse_from(["perilune", args[0], args[1]]).unwrap_err().to_string();
             assert!(error.contains(rule), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_time_after_the_drain_timeout_is_the_one_its_help_names() {
+        let after = crate::lifecycle::LAST_WORDS + crate::drain::CLOSING;
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains(&format!("Up to {} seconds more", after.as_secs())), "{help}");
+    }
+
+    #[test]
+    fn a_chats_wishes_are_checked_before_it_begins() {
+        let cases = [
+            (["--effort", "foo"], "it must be one of none"),
+            (["--temperature", "9"], "from 0 to 2"),
+            (["--max-tokens", "0"], "an integer from 1"),
+            (["--url", "127.0.0.1:8000"], "`http://`"),
+        ];
+        for (args, rule) in cases {
+            let error = Cli::try_parse_from(["perilune", "chat", args[0], args[1]]).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(rule), "{args:?}: {error}");
         }
     }
 }

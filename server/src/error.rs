@@ -1,5 +1,7 @@
 //! Errors: what stops the process, and what one HTTP request is told.
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,6 +9,8 @@ use perilune_engine::SubmitError;
 use perilune_protocol::{ErrorBody, ErrorDetail, ErrorKind, ProtocolError};
 use perilune_sampling::SamplingError;
 use perilune_tokenizer::TokenizerError;
+
+use crate::token_limit::TokenLimit;
 
 /// What stops the server from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +28,14 @@ pub enum ServerError {
     /// The checkpoint's configuration cannot be read or cannot run.
     #[error(transparent)]
     Config(#[from] perilune_config::ConfigError),
+    /// A default of `generation_config.json` is out of range.
+    #[error("{path}: {error}")]
+    Default {
+        /// The file.
+        path: PathBuf,
+        /// Field, value and rule.
+        error: SamplingError,
+    },
     /// The checkpoint's tensors cannot be used.
     #[error(transparent)]
     Weights(#[from] perilune_weights::WeightsError),
@@ -53,6 +65,20 @@ pub enum ServerError {
     /// A remote server or a local engine did not answer as expected.
     #[error("{0}")]
     Answer(String),
+}
+
+/// An error and its causes, each said once: many messages here already end with their cause.
+pub fn in_one_line(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !line.contains(&more) {
+            line = format!("{line}: {more}");
+        }
+        cause = error.source();
+    }
+    line
 }
 
 /// A refusal of one request: a status and the JSON body that explains it.
@@ -118,15 +144,15 @@ impl ApiError {
         ErrorBody { error: self.detail.clone() }
     }
 
-    /// The refusal of a submission.
-    pub fn from_submit(error: &SubmitError, overload: Overload) -> Self {
+    /// The refusal of a submission, given the limit of tokens asked for and the name of the prompt's field.
+    pub fn from_submit(error: &SubmitError, asked: (TokenLimit, &str), overload: Overload) -> Self {
         let message = error.to_string();
         match error {
             SubmitError::QueueFull { .. } | SubmitError::Draining => ApiError::overloaded(overload, message),
             SubmitError::Dead { .. } => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::ServerError, message),
-            SubmitError::PromptTooLong { .. } => ApiError::invalid(message, None).with_code("context_length_exceeded"),
+            SubmitError::PromptTooLong { prompt, context, .. } => asked.0.too_long(*prompt, *context, asked.1),
             SubmitError::Invalid(error) => error.clone().into(),
-            SubmitError::EmptyPrompt | SubmitError::UnknownToken { .. } => ApiError::invalid(message, Some("prompt")),
+            SubmitError::EmptyPrompt | SubmitError::UnknownToken { .. } => ApiError::invalid(message, Some(asked.1)),
         }
     }
 }
@@ -157,12 +183,13 @@ impl IntoResponse for ApiError {
 mod tests {
     use super::*;
 
+    const ASKED: (TokenLimit, &str) = (TokenLimit::Asked(45), "messages");
     const OVERLOAD: Overload = Overload { status: StatusCode::TOO_MANY_REQUESTS, retry_after_s: 7 };
 
     #[test]
     fn overload_has_the_configured_status_and_retry_after() {
         for error in [SubmitError::QueueFull { max_queued_requests: 3 }, SubmitError::Draining] {
-            let response = ApiError::from_submit(&error, OVERLOAD).into_response();
+            let response = ApiError::from_submit(&error, ASKED, OVERLOAD).into_response();
             assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(response.headers()[header::RETRY_AFTER], "7");
         }
@@ -171,9 +198,22 @@ mod tests {
     #[test]
     fn a_prompt_that_is_too_long_names_three_numbers() {
         let error = SubmitError::PromptTooLong { prompt: 123, max_tokens: 45, context: 67 };
-        let body = ApiError::from_submit(&error, OVERLOAD).body().error;
+        let body = ApiError::from_submit(&error, ASKED, OVERLOAD).body().error;
+        assert_eq!(body.param.as_deref(), Some("messages"));
         assert_eq!(body.code.as_deref(), Some("context_length_exceeded"));
         assert!(["123", "45", "67"].iter().all(|number| body.message.contains(number)), "{}", body.message);
+    }
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let io = || std::io::Error::other("the disk is on fire");
+        let said = ServerError::Io { what: "cannot listen".to_owned(), source: io() };
+        assert_eq!(in_one_line(&said), "cannot listen: the disk is on fire");
+        let unsaid = anyhow::Error::from(io()).context("cannot begin");
+        assert_eq!(in_one_line(unsaid.as_ref()), "cannot begin: the disk is on fire");
+        let tokenizer = TokenizerError::Io { path: "x".into(), source: io() };
+        let line = in_one_line(&ServerError::from(tokenizer));
+        assert_eq!(line.matches("on fire").count(), 1, "{line}");
     }
 
     #[test]

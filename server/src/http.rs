@@ -11,7 +11,7 @@ use perilune_protocol::ErrorKind;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::request_id::tag;
-use crate::routes::{chat, completions, health, models, tokenize};
+use crate::routes::{cache, chat, completions, health, models, tokenize};
 
 /// All routes of the server.
 pub fn router(app: SharedApp) -> Router {
@@ -23,6 +23,8 @@ pub fn router(app: SharedApp) -> Router {
         .route("/v1/embeddings", post(embeddings))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/cache", get(cache::report))
+        .route("/flush_cache", post(cache::flush))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))

@@ -1,7 +1,7 @@
 //! HTTP in, token streams out: everything behind the `perilune` binary, usable in-process.
 //!
 //! [`Server`] listens at once, loads a model meanwhile, serves and drains. A request's walk: `routes` (bytes to a checked,
-//! tokenised request) → the engine → `generation` (token events to pieces of text) → `chat_reply` / `completion_reply`
+//! tokenised request, to the engine) → `generation` (token events to pieces of text) → `chat_reply` / `completion_reply`
 //! (pieces to JSON) → whole, or through `sse`. No model or device code is here; `load` and `backend` join the crates
 //! that have it.
 
@@ -30,7 +30,9 @@ mod request_id;
 mod routes;
 mod sampling;
 pub mod server;
+pub mod simulate;
 mod sse;
+mod token_limit;
 mod usage;
 
 pub use app::{Served, Settings, TextSide};

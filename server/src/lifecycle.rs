@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long streams that were told to end may take to say so.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+pub const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The state of the whole process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub async fn cut(phase: &mut watch::Receiver<Phase>) {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn drains_at_once_when_idle_and_at_the_deadline_when_not() {
         let idle = Lifecycle::default();
         idle.ready();
@@ -142,14 +142,14 @@ mod tests {
         busy.ready();
         let request = busy.enter();
         let began = Instant::now();
-        busy.drain(Duration::from_secs(10)).await;
+        busy.drain(Duration::from_millis(20)).await;
         assert_eq!((busy.phase(), busy.num_in_flight()), (Phase::Cut, 1));
-        assert!(began.elapsed() >= Duration::from_secs(10));
+        assert!(began.elapsed() >= Duration::from_millis(20) + LAST_WORDS);
         drop(request);
         assert_eq!(busy.num_in_flight(), 0);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_last_request_ends_the_drain() {
         let lifecycle = std::sync::Arc::new(Lifecycle::default());
         lifecycle.ready();
@@ -159,10 +159,8 @@ mod tests {
             async move { lifecycle.drain(Duration::from_secs(1000)).await }
         });
         lifecycle.watch().wait_for(|phase| *phase == Phase::Draining).await.unwrap();
-        let began = Instant::now();
         drop(request);
-        draining.await.unwrap();
-        assert!(began.elapsed() < Duration::from_secs(1));
+        timeout(Duration::from_secs(30), draining).await.expect("it waits for nobody").unwrap();
         assert_eq!(lifecycle.phase(), Phase::Draining);
     }
 

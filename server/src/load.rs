@@ -1,22 +1,26 @@
 //! From a directory to a running engine: configuration, tensors, tokenizer, pools.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use perilune_backend::Backend;
 use perilune_config::{GenerationConfig, ModelConfig};
-use perilune_engine::{Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, size_pools};
+use perilune_engine::{
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
+    size_pools,
+};
 use perilune_model::{Kimi, ModelError};
+use perilune_sampling::SamplingError;
 use perilune_tensor::TokenId;
 use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
-use crate::backend::{BackendKind, WithBackend};
+use crate::backend::{BackendKind, Measured, WithBackend};
 use crate::cli::ModelArgs;
 use crate::error::ServerError;
 use crate::model_dir::default_model;
 use crate::progress::{LoadProgress, Show};
+use crate::sampling::check_defaults;
 
 /// Context where neither the operator nor the checkpoint says.
 const DEFAULT_CONTEXT: usize = 32_768;
@@ -44,6 +48,13 @@ pub struct LoadOptions {
     pub max_queued_requests: usize,
     /// Tokens per block of the latent cache.
     pub block_size: usize,
+    /// Whether prefixes are kept for later requests.
+    pub prefixes: Prefixes,
+    /// Host memory for what no longer fits on the device, in bytes; `None` for what suits the device.
+    pub host_cache_bytes: Option<usize>,
+    /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
+    /// worth its memory, 0 for never.
+    pub checkpoint_interval: Option<usize>,
     /// Whether every weight is read once and checked.
     pub weight_check: WeightCheck,
     /// Load no tokenizer.
@@ -79,6 +90,9 @@ impl LoadOptions {
             max_running_requests: args.max_running_requests,
             max_queued_requests: args.max_queued_requests,
             block_size: args.block_size,
+            prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
+            host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
+            checkpoint_interval: args.checkpoint_interval,
             weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
             token_ids_only: false,
         })
@@ -91,9 +105,12 @@ impl LoadOptions {
 /// What is wrong with configuration, tensors, tokenizer or memory, in a sentence.
 pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
     let config = ModelConfig::from_dir(&options.dir)?;
-    let defaults = GenerationConfig::from_dir(&options.dir)?;
+    let defaults = defaults(&options.dir, &config)?;
     let text = if options.token_ids_only { None } else { Some(text_side(options, &config)?) };
     let eos_ids = eos_ids(&config, &defaults, text.as_ref());
+    for doubt in doubts(text.as_ref(), &eos_ids) {
+        tracing::warn!("{doubt}");
+    }
     let work = LoadModel { options, config: &config, eos_ids, show };
     let engine = options.backend.with(options.threads, work)?;
     let context_length = engine.context_length();
@@ -116,12 +133,38 @@ fn text_side(options: &LoadOptions, config: &ModelConfig) -> Result<TextSide, Se
     Ok(TextSide::new(tokenizer))
 }
 
+/// What the checkpoint asks for where a request says nothing, every value in its range.
+fn defaults(dir: &Path, config: &ModelConfig) -> Result<GenerationConfig, ServerError> {
+    let defaults = GenerationConfig::from_dir(dir)?;
+    let refused = |error| ServerError::Default { path: dir.join("generation_config.json"), error };
+    check_defaults(&defaults, config.vocab_size).map_err(refused)?;
+    match defaults.eos.iter().find(|id| id.index() >= config.vocab_size) {
+        Some(id) => Err(refused(SamplingError {
+            field: "eos_token_id",
+            value: id.to_string(),
+            rule: format!("must be below the vocabulary size, {}", config.vocab_size),
+        })),
+        None => Ok(defaults),
+    }
+}
+
+/// What the operator should know of a checkpoint that can be served all the same.
+fn doubts(text: Option<&TextSide>, eos_ids: &[TokenId]) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if let Some(Err(reason)) = text.map(|text| &text.chat) {
+        doubts.push(format!("chat completions will be refused: {reason} (see tokenizer_config.json)"));
+    }
+    if eos_ids.is_empty() {
+        doubts.push("no file of the checkpoint names a token that ends an answer: only limits will end one".to_owned());
+    }
+    doubts
+}
+
 /// Whatever any of the three files calls an end.
 fn eos_ids(config: &ModelConfig, generation: &GenerationConfig, text: Option<&TextSide>) -> Vec<TokenId> {
     let mut ids = config.eos_tokens.clone();
     ids.extend_from_slice(&generation.eos);
     ids.extend(text.into_iter().flat_map(|text| text.tokenizer.stop_ids().iter().copied()));
-    ids.retain(|id| id.index() < config.vocab_size);
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -137,7 +180,7 @@ struct LoadModel<'a> {
 impl WithBackend for LoadModel<'_> {
     type Output = EngineHandle;
 
-    fn run<B: Backend>(self, backend: B) -> Result<EngineHandle, ServerError> {
+    fn run<B: Measured>(self, backend: B) -> Result<EngineHandle, ServerError> {
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = Checkpoint::open(&source, self.config)?;
         let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
@@ -151,8 +194,9 @@ impl WithBackend for LoadModel<'_> {
         tracing::info!(
             device = backend.info().name,
             context_length = engine_config.effective_context(),
-            slots = engine_config.num_slots,
-            blocks = engine_config.num_blocks,
+            max_running_requests = engine_config.max_running_requests,
+            cache_mib = (engine_config.cache.arena.len * 4) >> 20,
+            host_cache_mib = (engine_config.cache.host_len * 4) >> 20,
             "loaded"
         );
         let runner = ModelRunner::new(backend, model, &engine_config)?;
@@ -175,14 +219,21 @@ impl LoadModel<'_> {
         };
         let (context_length, sizes) = self.fit(request)?;
         Ok(EngineConfig {
-            max_running_requests: options.max_running_requests.min(sizes.num_slots),
+            max_running_requests: options.max_running_requests,
             max_queued_requests: options.max_queued_requests,
             chunked_prefill_size: options.chunked_prefill_size,
             max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
             context_length,
-            block_size: options.block_size,
-            num_blocks: sizes.num_blocks,
-            num_slots: sizes.num_slots,
+            cache: CacheConfig {
+                arena: sizes.arena,
+                block_size: options.block_size,
+                prefixes: options.prefixes,
+                host_len: options.host_cache_bytes.unwrap_or_else(|| options.backend.default_host_cache_bytes()) / 4,
+            },
+            checkpoints: CheckpointRules {
+                interval: options.checkpoint_interval.unwrap_or_else(|| worthwhile(&sizes, options.block_size)),
+                least_gap: options.block_size,
+            },
             eos_ids: self.eos_ids.clone(),
         })
     }
@@ -207,11 +258,36 @@ impl LoadModel<'_> {
     }
 }
 
+/// Tokens whose latents take as much memory as a state: computing fewer again costs less than keeping one.
+fn worthwhile(sizes: &PoolSizes, block_size: usize) -> usize {
+    sizes.arena.slot_len.div_ceil(sizes.arena.block_len).max(1) * block_size
+}
+
 /// The causes a loading model can fail with.
 pub(crate) fn server_error(error: ModelError) -> ServerError {
     match error {
         ModelError::Weights(error) => error.into(),
         ModelError::Backend(error) => error.into(),
         other => ServerError::Answer(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_cannot_chat_or_end_is_doubted() {
+        let config = perilune_tokenizer::Vocabulary::parse(&std::fs::read(demo().join("tiktoken.model")).unwrap());
+        let bare = Tokenizer::from_parts(config.unwrap(), Default::default(), &[]).unwrap();
+        let doubts_of_bare = doubts(Some(&TextSide::new(Arc::new(bare))), &[]);
+        assert_eq!(doubts_of_bare.len(), 2);
+        assert!(doubts_of_bare[0].contains("tokenizer_config.json"), "{doubts_of_bare:?}");
+        let whole = TextSide::new(Arc::new(Tokenizer::from_dir(&demo()).unwrap()));
+        assert!(doubts(Some(&whole), &[TokenId(1)]).is_empty());
+    }
+
+    fn demo() -> PathBuf {
+        default_model().unwrap()
     }
 }

@@ -1,6 +1,6 @@
 //! The `perilune` binary: reads the command line and hands over to the library.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use axum::http::StatusCode;
 use clap::Parser;
 use perilune_server::cli::{ChatArgs, Cli, Command, ServeArgs};
+use perilune_server::error::in_one_line;
 use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
-use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect};
+use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect, simulate};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -25,16 +26,27 @@ fn main() -> ExitCode {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Chat(args)) => chat(&args),
-        Some(Command::Inspect(args)) => inspect::inspect(&args).map(|report| print!("{report}")).map_err(Into::into),
-        Some(Command::Bench(args)) => bench::run(&args).map(|report| print!("{report}")).map_err(Into::into),
+        Some(Command::Inspect(args)) => inspect::inspect(&args).map_err(Into::into).and_then(|report| print(&report)),
+        Some(Command::Bench(args)) => bench::run(&args).map_err(Into::into).and_then(|report| print(&report)),
+        Some(Command::SimulateCache(args)) => {
+            simulate::run(&args).map_err(Into::into).and_then(|report| print(&report))
+        }
         Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", in_one_line(error.as_ref()));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints a report; a reader that has seen enough is no fault.
+fn print(report: &str) -> Result<()> {
+    match std::io::stdout().write_all(report.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write the report"),
+        _ => Ok(()),
     }
 }
 

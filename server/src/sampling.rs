@@ -3,31 +3,32 @@
 use perilune_config::GenerationConfig;
 use perilune_engine::SamplingParams;
 use perilune_protocol::GenerationOptions;
-use perilune_sampling::derived_seed;
+use perilune_sampling::{Limits, SamplingError, derived_seed};
 use perilune_tensor::TokenId;
 
 use crate::error::ApiError;
 
-/// The parameters of a request's first choice. Ranges are the engine's to check.
+/// The parameters of a request's first choice, but for `max_tokens`, which depends on the prompt. Ranges are the engine's
+/// to check.
 ///
 /// # Errors
 /// 400 for a number that does not fit the sampler's precision.
 pub fn sampling_params(options: &GenerationOptions, defaults: &GenerationConfig) -> Result<SamplingParams, ApiError> {
-    let plain = SamplingParams::default();
-    let greedy_model = defaults.do_sample == Some(false);
-    let temperature = if greedy_model { Some(0.0) } else { defaults.temperature };
+    let mut model = model_params(defaults);
+    if defaults.do_sample == Some(false) {
+        model.temperature = 0.0;
+    }
     Ok(SamplingParams {
-        temperature: pick("temperature", options.temperature, temperature)?.unwrap_or(plain.temperature),
-        top_p: pick("top_p", options.top_p, defaults.top_p)?.unwrap_or(plain.top_p),
-        top_k: options.top_k.or(defaults.top_k.map(i64::from)).unwrap_or(plain.top_k),
-        min_p: pick("min_p", options.min_p, defaults.min_p)?.unwrap_or(plain.min_p),
-        repetition_penalty: pick("repetition_penalty", options.repetition_penalty, defaults.repetition_penalty)?
-            .unwrap_or(plain.repetition_penalty),
-        presence_penalty: pick("presence_penalty", options.presence_penalty, None)?.unwrap_or(0.0),
-        frequency_penalty: pick("frequency_penalty", options.frequency_penalty, None)?.unwrap_or(0.0),
+        temperature: pick("temperature", options.temperature)?.unwrap_or(model.temperature),
+        top_p: pick("top_p", options.top_p)?.unwrap_or(model.top_p),
+        top_k: options.top_k.unwrap_or(model.top_k),
+        min_p: pick("min_p", options.min_p)?.unwrap_or(model.min_p),
+        repetition_penalty: pick("repetition_penalty", options.repetition_penalty)?.unwrap_or(model.repetition_penalty),
+        presence_penalty: pick("presence_penalty", options.presence_penalty)?.unwrap_or(0.0),
+        frequency_penalty: pick("frequency_penalty", options.frequency_penalty)?.unwrap_or(0.0),
         logit_bias: options.logit_bias.iter().map(|(id, bias)| (TokenId(*id), *bias)).collect(),
         seed: options.seed,
-        max_tokens: options.max_tokens,
+        max_tokens: None,
         min_tokens: options.min_tokens,
         stop_token_ids: options.stop_token_ids.iter().copied().map(TokenId).collect(),
         ignore_eos: options.ignore_eos,
@@ -43,9 +44,30 @@ pub fn for_choice(params: &SamplingParams, index: usize) -> SamplingParams {
     params
 }
 
-/// A client's number, or the model's. A number too large for f32 is refused rather than made infinite.
-fn pick(field: &'static str, asked: Option<f64>, default: Option<f32>) -> Result<Option<f32>, ApiError> {
-    let Some(value) = asked else { return Ok(default) };
+/// Checks the model's defaults against the ranges that clients keep to.
+///
+/// # Errors
+/// The first one outside its range.
+pub fn check_defaults(defaults: &GenerationConfig, vocab_size: usize) -> Result<(), SamplingError> {
+    model_params(defaults).validate(&Limits::for_vocab(vocab_size))
+}
+
+/// What the model asks for where a client says nothing.
+fn model_params(defaults: &GenerationConfig) -> SamplingParams {
+    let plain = SamplingParams::default();
+    SamplingParams {
+        temperature: defaults.temperature.unwrap_or(plain.temperature),
+        top_p: defaults.top_p.unwrap_or(plain.top_p),
+        top_k: defaults.top_k.map_or(plain.top_k, i64::from),
+        min_p: defaults.min_p.unwrap_or(plain.min_p),
+        repetition_penalty: defaults.repetition_penalty.unwrap_or(plain.repetition_penalty),
+        ..plain
+    }
+}
+
+/// A client's number. One too large for f32 is refused rather than made infinite.
+fn pick(field: &'static str, asked: Option<f64>) -> Result<Option<f32>, ApiError> {
+    let Some(value) = asked else { return Ok(None) };
     let narrow = value as f32;
     if narrow.is_finite() {
         return Ok(Some(narrow));
@@ -71,6 +93,21 @@ mod tests {
         assert_eq!((params.temperature, params.top_p, params.top_k), (0.25, 0.9, 5));
         let greedy = GenerationConfig { do_sample: Some(false), ..defaults };
         assert_eq!(sampling_params(&options(), &greedy).unwrap().temperature, 0.0);
+    }
+
+    #[test]
+    fn the_models_defaults_keep_to_the_ranges() {
+        let check = |change: fn(&mut GenerationConfig)| {
+            let mut defaults = GenerationConfig::default();
+            change(&mut defaults);
+            check_defaults(&defaults, 100).err().map(|error| error.field)
+        };
+        assert_eq!(check(|_| ()), None);
+        assert_eq!(check(|d| d.temperature = Some(9.0)), Some("temperature"));
+        assert_eq!(check(|d| (d.temperature, d.do_sample) = (Some(-1.0), Some(false))), Some("temperature"));
+        assert_eq!(check(|d| d.top_p = Some(0.0)), Some("top_p"));
+        assert_eq!(check(|d| d.min_p = Some(1.5)), Some("min_p"));
+        assert_eq!(check(|d| d.repetition_penalty = Some(0.0)), Some("repetition_penalty"));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn perilune(args: &[&str]) -> Command {
@@ -28,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
 struct Serving {
     child: Child,
     addr: SocketAddr,
-    _log: BufReader<ChildStderr>,
+    log: BufReader<ChildStderr>,
 }
 
 impl Drop for Serving {
@@ -52,7 +54,7 @@ impl Serving {
             assert!(log.read_line(&mut line).unwrap() > 0, "it ended before it listened");
         }
         let addr = line.split("http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-        let serving = Serving { child, addr, _log: log };
+        let serving = Serving { child, addr, log };
         serving.until("ready", || serving.get("/ready").starts_with("HTTP/1.1 200"));
         serving
     }
@@ -170,6 +172,117 @@ fn a_chat_with_nobody_says_so() {
     let output = output(&["chat", "--url", "http://127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("http://127.0.0.1:9 cannot be reached"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_chat_ends_when_nobody_reads_it() {
+    let args = ["chat", "--temperature", "0", "--effort", "none", "--max-tokens", "200"];
+    let mut child = perilune(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"What is 7 + 5?\n").unwrap();
+    let mut first = [0];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    // Input stays open: only the closed output can end it.
+    let asked_again = stdin.write_all(b"What is 7 + 5?\n");
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it goes on without a reader");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    drop((stdin, asked_again));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_piped_chat_fails_when_a_question_has_no_answer() {
+    let args = ["chat", "--max-tokens", "100000"];
+    let mut child =
+        perilune(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hi\nhi\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr).matches("error: ").count(), 1, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("100000"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn flags_are_refused_in_a_line_with_exit_code_2() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["serve", "--threads", "20000"], "error: invalid value '20000' for '--threads <N>': it must be"),
+        (&["serve", "--served-model-name", ""], "a name needs at least one character"),
+        (&["chat", "--effort", "foo"], "'foo' for '--effort <LEVEL>'"),
+        (&["chat", "--temperature", "9"], "from 0 to 2"),
+        (&["chat", "--url", "127.0.0.1:8000"], "http://127.0.0.1:8000"),
+        (&["bench", "--chunked-prefill-size", "9999999"], "--chunked-prefill-size"),
+    ];
+    for (args, sentence) in cases {
+        let output = output(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.lines().next().unwrap().contains(sentence), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let output = output(&["inspect", "/no/such/file.json"]);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+/// A copy of the demo with one file changed.
+fn changed(file: &str, text: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo");
+    for entry in std::fs::read_dir(demo).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    std::fs::write(dir.path().join(file), text).unwrap();
+    dir
+}
+
+#[test]
+fn files_that_cannot_be_meant_are_refused_at_load() {
+    let cases = [
+        (r#"{"temperature": 9.5}"#, "generation_config.json: `temperature` is 9.5: must be between 0 and 2"),
+        (r#"{"eos_token_id": 99999}"#, "generation_config.json: `eos_token_id` is 99999: must be below"),
+        (r#"{"max_new_tokens": 0}"#, "generation_config.json: `max_new_tokens` is 0; a whole number from 1"),
+    ];
+    for (written, sentence) in cases {
+        let model = changed("generation_config.json", written);
+        let output = output(&["serve", "--port", "0", "--model", model.path().to_str().unwrap()]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(sentence), "{said}");
+    }
+    let output = output(&["inspect", "/dev/zero"]);
+    assert!(text(&output.stderr).contains("/dev/zero is not valid: it is not a regular file"));
+}
+
+#[test]
+fn a_checkpoint_without_special_tokens_is_served_with_a_warning() {
+    let model = changed("tokenizer_config.json", "{}");
+    let mut serving = Serving::start(&["--model", model.path().to_str().unwrap()]);
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+    let mut said = String::new();
+    serving.log.read_to_string(&mut said).unwrap();
+    assert!(said.contains("WARN") && said.contains("chat completions will be refused"), "{said}");
+}
+
+#[test]
+fn localhost_is_a_host() {
+    let serving = Serving::start(&["--host", "localhost"]);
+    assert!(serving.addr.ip().is_loopback());
+}
+
+#[test]
+fn a_report_may_be_cut_off_by_its_reader() {
+    let mut child = perilune(&["inspect", "--tensors"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
 #[test]

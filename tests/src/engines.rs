@@ -4,8 +4,10 @@ use std::path::Path;
 
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
-use perilune_engine::{EngineConfig, EngineHandle, FinishReason, ModelRunner, TokenEvent, TokenStream};
-use perilune_model::Kimi;
+use perilune_engine::{
+    ArenaShape, CacheConfig, EngineConfig, EngineHandle, FinishReason, ModelRunner, Prefixes, TokenEvent, TokenStream,
+};
+use perilune_model::{CacheShape, Kimi};
 use perilune_tensor::{HostTensor, TokenId};
 use perilune_weights::{Checkpoint, MemorySource, SafetensorsDir, WeightSource};
 use serde_json::Value;
@@ -40,10 +42,26 @@ impl Tiny {
         self
     }
 
+    /// Memory of this model for so many blocks and slots at once.
+    pub fn room(&self, block_size: usize, units: (usize, usize)) -> CacheConfig {
+        room_of(&self.config, block_size, units)
+    }
+
     /// A runner with memory for `engine`.
     pub fn runner(&self, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
         runner(&self.config, &self.source, engine)
     }
+}
+
+/// Memory of the demo for so many blocks and slots at once.
+pub fn demo_room(block_size: usize, units: (usize, usize)) -> CacheConfig {
+    room_of(&ModelConfig::from_dir(&demo_dir()).unwrap(), block_size, units)
+}
+
+fn room_of(config: &ModelConfig, block_size: usize, units: (usize, usize)) -> CacheConfig {
+    let shape = CacheShape::with_room(config, block_size, units);
+    let arena = ArenaShape { len: shape.arena_len, block_len: shape.block_len, slot_len: shape.slot_len };
+    CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
 }
 
 /// An engine on the shipped demo checkpoint.

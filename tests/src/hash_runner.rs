@@ -1,10 +1,11 @@
 //! A runner without a model: the next token is a hash of the history and the seed. It keeps that history in slots, so
 //! that an engine that hands out a slot twice, or without clearing it, is caught. Some tokens make it fail.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use perilune_backend::{BackendError, Choice, SampleRow, SampledRow, TopLogprob};
+use perilune_engine::{ArenaShape, CacheConfig, CacheOp, HostId, Place, Prefixes, UnitKind};
 use perilune_engine::{StepInput, StepOutput, StepRun, StepRunner};
 use perilune_tensor::TokenId;
 
@@ -20,29 +21,58 @@ pub const FAULT: TokenId = TokenId(63);
 /// See the module.
 #[derive(Debug, Default)]
 pub struct HashRunner {
-    histories: Vec<Option<Vec<TokenId>>>,
+    histories: HashMap<Place, Vec<TokenId>>,
+    saved: HashMap<HostId, Option<Vec<TokenId>>>,
+}
+
+/// Memory for so many blocks and slots at once; a slot is as large as three blocks.
+pub fn room(block_size: usize, (blocks, slots): (usize, usize)) -> CacheConfig {
+    let arena = ArenaShape { len: blocks + 3 * slots, block_len: 1, slot_len: 3 };
+    CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
 }
 
 impl HashRunner {
     fn history(&mut self, run: &StepRun<'_>) -> &mut Vec<TokenId> {
-        self.histories[run.slot.index as usize].as_mut().expect("a slot is cleared before it is used")
+        self.histories.get_mut(&run.slot).expect("a slot is cleared before it is used")
+    }
+
+    fn perform(&mut self, op: CacheOp) {
+        match op {
+            CacheOp::ZeroSlot(slot) => drop(self.histories.insert(slot, Vec::new())),
+            CacheOp::Copy { kind: UnitKind::Slot, from, to } => {
+                let copy = self.histories[&from].clone();
+                self.histories.insert(to, copy);
+            }
+            CacheOp::Save { kind, from, to } => {
+                let history = (kind == UnitKind::Slot).then(|| self.histories.remove(&from).expect("saved while held"));
+                assert!(self.saved.insert(to, history).is_none(), "a host id was used twice");
+            }
+            CacheOp::Load { kind: UnitKind::Slot, from, to } => {
+                let history = self.saved[&from].clone().expect("a slot was saved");
+                self.histories.insert(to, history);
+            }
+            CacheOp::Forget(id) => assert!(self.saved.remove(&id).is_some(), "{id:?} is not there"),
+            CacheOp::Copy { kind: UnitKind::Block, .. } | CacheOp::Load { kind: UnitKind::Block, .. } => {}
+        }
     }
 
     fn compute(&mut self, run: &StepRun<'_>) -> Result<Vec<SampledRow>, BackendError> {
         let history = self.history(run);
         assert_eq!(history.len(), run.position, "positions follow each other");
         let mut rows = run.rows.iter().peekable();
-        let mut out = Vec::new();
+        let (mut out, mut copies) = (Vec::new(), Vec::new());
         for (i, token) in run.tokens.iter().enumerate() {
             assert_ne!(*token, PANIC, "asked to panic");
             if *token == FAULT {
                 return Err(BackendError::Device("asked to fail".into()));
             }
             history.push(*token);
+            copies.extend(run.snapshots.iter().filter(|copy| copy.after == i + 1).map(|c| (c.slot, history.clone())));
             if let Some(row) = rows.next_if(|row| row.row == i) {
                 out.push(sample(history, row));
             }
         }
+        self.histories.extend(copies);
         Ok(out)
     }
 }
@@ -73,15 +103,11 @@ impl StepRunner for HashRunner {
     }
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
-        let slots = input.runs.iter().map(|run| run.slot.index).chain(input.fresh_slots.iter().map(|slot| slot.index));
-        let needed = slots.max().map_or(0, |slot| slot as usize + 1);
-        self.histories.resize(self.histories.len().max(needed), None);
-        for slot in &input.fresh_slots {
-            self.histories[slot.index as usize] = Some(Vec::new());
-        }
+        input.ops.iter().for_each(|op| self.perform(*op));
         let mut seen = HashSet::new();
-        let blocks = input.runs.iter().flat_map(|run| run.blocks);
-        assert!(blocks.into_iter().all(|block| seen.insert(*block)), "a block belongs to two sequences");
+        let written =
+            |run: &StepRun<'_>| run.snapshots.iter().map(|copy| copy.slot).chain([run.slot]).collect::<Vec<_>>();
+        assert!(input.runs.iter().flat_map(written).all(|slot| seen.insert(slot)), "a slot belongs to two sequences");
         Ok(StepOutput { runs: input.runs.iter().map(|run| self.compute(run)).collect::<Result<_, _>>()? })
     }
 }

@@ -5,11 +5,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use perilune_backend::BackendError;
 use perilune_engine::{
-    Engine, EngineConfig, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams, StepInput,
-    StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
+    CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams,
+    StepInput, StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{FAULT, Gate, HashRunner, PANIC, POISON, Tiny, VOCAB, all_events, finish, gated, tokens};
+use perilune_tests::{FAULT, Gate, HashRunner, PANIC, POISON, Tiny, VOCAB, all_events, finish, gated, room, tokens};
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -18,16 +18,15 @@ fn config() -> EngineConfig {
         chunked_prefill_size: 16,
         max_prompt_logit_rows: 8,
         context_length: 20_000,
-        block_size: 4,
-        num_blocks: 30_000,
-        num_slots: 8,
+        cache: room(4, (30_000, 8)),
+        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
         eos_ids: vec![],
     }
 }
 
 fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
     let params = SamplingParams { seed: Some(3), max_tokens: Some(max_tokens), ..SamplingParams::default() };
-    GenerateRequest { prompt: prompt.iter().map(|id| TokenId(*id)).collect(), params }
+    GenerateRequest::new(prompt.iter().map(|id| TokenId(*id)).collect(), params)
 }
 
 fn hash_engine(config: EngineConfig) -> EngineHandle {
@@ -43,7 +42,7 @@ fn assert_clean(engine: &EngineHandle) {
     engine.drain();
     assert_eq!(engine.join(), EngineState::Stopped);
     let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.blocks_used, stats.slots_used), (0, 0, 0, 0));
+    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
     assert_eq!(stats.stalled_for, None);
 }
 
@@ -78,8 +77,7 @@ fn memory_of_a_corrupt_request_harms_nobody() {
     let config = EngineConfig {
         max_running_requests: 4,
         context_length: 32,
-        num_blocks: 32,
-        num_slots: 4,
+        cache: model.room(4, (32, 4)),
         chunked_prefill_size: 64,
         ..config()
     };
@@ -185,7 +183,7 @@ fn abort_all_reaches_requests_that_wait() {
 
 #[test]
 fn two_hundred_prompts_in_memory_for_little_more_than_one_all_finish() {
-    let sizes = EngineConfig { context_length: 48, num_blocks: 14, num_slots: 3, ..config() };
+    let sizes = EngineConfig { context_length: 48, cache: room(4, (14, 3)), ..config() };
     let calm = hash_engine(config());
     let engine = hash_engine(sizes);
     let request = |i: u32| {
@@ -194,8 +192,8 @@ fn two_hundred_prompts_in_memory_for_little_more_than_one_all_finish() {
     };
     let streams: Vec<_> = (0..200).map(|i| engine.submit(request(i)).unwrap()).collect();
     for (i, stream) in streams.into_iter().enumerate() {
-        let expected = all_events(calm.submit(request(i as u32)).unwrap());
-        assert_eq!(all_events(stream), expected, "request {i}");
+        let (found, expected) = (all_events(stream), all_events(calm.submit(request(i as u32)).unwrap()));
+        assert_eq!((tokens(&found), finish(&found)), (tokens(&expected), finish(&expected)), "request {i}");
     }
     assert!(engine.stats().preemptions > 0, "memory was meant to run out");
     assert_clean(&engine);
@@ -218,7 +216,7 @@ fn everything_fails(poison: TokenId, message: &str) {
     let refused = engine.submit(request(&[1], 1)).unwrap_err();
     assert!(matches!(&refused, SubmitError::Dead { reason } if reason.contains(message)), "{refused}");
     let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.blocks_used, stats.slots_used), (0, 0, 0, 0));
+    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
 }
 
 #[test]
@@ -366,7 +364,7 @@ fn shutdown_aborts_everything() {
         assert_eq!(finish(&all_events(stream)), Some(FinishReason::Abort));
     }
     assert_eq!(engine.join(), EngineState::Stopped);
-    assert_eq!(engine.stats().blocks_used, 0);
+    assert_eq!(engine.stats().usage.blocks_used, 0);
 }
 
 /// Tells when it is dropped.

@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_engine::{
-    Engine, EngineConfig, EngineError, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams,
-    SubmitError, TokenEvent,
+    CheckpointRules, Engine, EngineConfig, EngineError, EngineHandle, EngineState, FinishReason, GenerateRequest,
+    SamplingParams, SubmitError, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{HashRunner, all_events, finish, gated, tokens};
+use perilune_tests::{HashRunner, all_events, finish, gated, room, tokens};
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -15,9 +15,8 @@ fn config() -> EngineConfig {
         chunked_prefill_size: 8,
         max_prompt_logit_rows: 4,
         context_length: 64,
-        block_size: 4,
-        num_blocks: 64,
-        num_slots: 4,
+        cache: room(4, (64, 4)),
+        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
         eos_ids: vec![],
     }
 }
@@ -28,7 +27,7 @@ fn engine(config: EngineConfig) -> EngineHandle {
 
 fn request(prompt: Vec<u32>, max_tokens: usize) -> GenerateRequest {
     let params = SamplingParams { seed: Some(3), max_tokens: Some(max_tokens), ..SamplingParams::default() };
-    GenerateRequest { prompt: prompt.into_iter().map(TokenId).collect(), params }
+    GenerateRequest::new(prompt.into_iter().map(TokenId).collect(), params)
 }
 
 /// One edit of a configuration.
@@ -36,15 +35,16 @@ type Change = fn(&mut EngineConfig);
 
 #[test]
 fn a_size_of_zero_does_not_start() {
-    let zeroed: [(&str, Change); 8] = [
+    let zeroed: [(&str, Change); 9] = [
         ("max_running_requests", |c| c.max_running_requests = 0),
         ("max_queued_requests", |c| c.max_queued_requests = 0),
         ("chunked_prefill_size", |c| c.chunked_prefill_size = 0),
         ("max_prompt_logit_rows", |c| c.max_prompt_logit_rows = 0),
         ("context_length", |c| c.context_length = 0),
-        ("block_size", |c| c.block_size = 0),
-        ("num_blocks", |c| c.num_blocks = 0),
-        ("num_slots", |c| c.num_slots = 0),
+        ("cache.block_size", |c| c.cache.block_size = 0),
+        ("cache.arena.block_len", |c| c.cache.arena.block_len = 0),
+        ("cache.arena.slot_len", |c| c.cache.arena.slot_len = 0),
+        ("cache.capacity_tokens", |c| c.cache.arena.len = 3),
     ];
     for (name, zero) in zeroed {
         let mut config = config();
@@ -56,7 +56,7 @@ fn a_size_of_zero_does_not_start() {
 
 #[test]
 fn blocks_for_less_than_the_context_are_the_context() {
-    let engine = engine(EngineConfig { num_blocks: 5, ..config() });
+    let engine = engine(EngineConfig { cache: room(4, (5, 1)), ..config() });
     assert_eq!(engine.context_length(), 20);
     let refused = engine.submit(request(vec![1; 10], 11)).unwrap_err();
     assert_eq!(refused, SubmitError::PromptTooLong { prompt: 10, max_tokens: 11, context: 20 });
@@ -66,7 +66,7 @@ fn blocks_for_less_than_the_context_are_the_context() {
 
 #[test]
 fn fewer_slots_than_running_requests_are_enough() {
-    let engine = engine(EngineConfig { num_slots: 1, ..config() });
+    let engine = engine(EngineConfig { cache: room(4, (4, 1)), ..config() });
     let streams: Vec<_> = (0..6).map(|i| engine.submit(request(vec![i, 1], 5)).unwrap()).collect();
     assert!(streams.into_iter().all(|stream| tokens(&all_events(stream)).len() == 5));
     assert_eq!(engine.stats().preemptions, 0);
@@ -121,7 +121,7 @@ fn counters_are_exact() {
 
 #[test]
 fn recomputed_tokens_count_as_prefilled_but_not_twice_as_prompt() {
-    let engine = engine(EngineConfig { num_blocks: 16, ..config() });
+    let engine = engine(EngineConfig { cache: room(4, (16, 4)), ..config() });
     let streams: Vec<_> = (0..6).map(|i| engine.submit(request(vec![i; 20], 40)).unwrap()).collect();
     streams.into_iter().for_each(|stream| drop(all_events(stream)));
     let stats = engine.stats();
@@ -138,7 +138,8 @@ fn a_step_under_way_shows_in_the_numbers() {
     assert_eq!(gate.arrival(), [0]);
     let waiting = engine.submit(request(vec![2], 1)).unwrap();
     let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.blocks_used, stats.slots_used), (1, 1, 2, 1));
+    // One slot for the request, and one that takes its state at the end of the prompt.
+    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (1, 1, 2, 2));
     drop(gate);
     drop((all_events(first), all_events(waiting)));
 }
@@ -162,7 +163,7 @@ fn leaving_at_any_step_frees_everything_and_harms_nobody() {
         engine.drain();
         assert_eq!(engine.join(), EngineState::Stopped);
         let stats = engine.stats();
-        assert_eq!((stats.running, stats.waiting, stats.blocks_used, stats.slots_used), (0, 0, 0, 0));
+        assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
         assert_eq!(stats.finished.abort + stats.finished.length, 2);
     }
 }

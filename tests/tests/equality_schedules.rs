@@ -1,19 +1,26 @@
-//! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted, bit for bit, greedy and seeded, with every
-//! log-probability. Random requests on real models with memory for little more than the longest of them.
+//! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted ≡ continued from a stored prefix, bit for
+//! bit, greedy and seeded, with every log-probability. Random requests on real models, many of which begin alike, with
+//! memory for little more than the longest of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
+use std::collections::BTreeSet;
+
 use perilune_engine::{
-    Engine, EngineConfig, EngineHandle, EngineState, EngineStats, GenerateRequest, SamplingParams, TokenEvent,
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, EngineStats, GenerateRequest,
+    Prefixes, SamplingParams, TokenEvent, TokenStream, Usage,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{Tiny, all_events, demo_engine, gated};
+use perilune_tests::{Tiny, all_events, demo_engine, demo_room, gated};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 const EOS: TokenId = TokenId(1);
 
-/// Everything at once, nothing in the way: one request whole in one step.
-fn calm(requests: &[GenerateRequest]) -> EngineConfig {
+/// Memory of a model for so many blocks and slots.
+type Room<'a> = &'a dyn Fn(usize, (usize, usize)) -> CacheConfig;
+
+/// Everything at once, nothing in the way, nothing remembered: one request whole in one step.
+fn calm(requests: &[GenerateRequest], room: Room<'_>) -> EngineConfig {
     let context_length = requests.iter().map(length).max().unwrap_or(1);
     EngineConfig {
         max_running_requests: 1,
@@ -21,9 +28,8 @@ fn calm(requests: &[GenerateRequest]) -> EngineConfig {
         chunked_prefill_size: context_length,
         max_prompt_logit_rows: context_length,
         context_length,
-        block_size: 16,
-        num_blocks: context_length.div_ceil(16),
-        num_slots: 1,
+        cache: CacheConfig { prefixes: Prefixes::Forget, ..room(16, (context_length.div_ceil(16), 1)) },
+        checkpoints: CheckpointRules { interval: 0, least_gap: 1 },
         eos_ids: vec![EOS],
     }
 }
@@ -37,7 +43,31 @@ struct Schedule {
     requests: Vec<GenerateRequest>,
     /// Events after which a caller leaves.
     patience: Vec<Option<usize>>,
-    engine: EngineConfig,
+    /// Running requests, prefill tokens, scored rows.
+    limits: (usize, usize, usize),
+    block_size: usize,
+    /// Blocks beside those of the longest request, and slots.
+    spare: (usize, usize),
+    /// Blocks' worth of host memory.
+    host_blocks: usize,
+    checkpoints: CheckpointRules,
+}
+
+impl Schedule {
+    fn engine(&self, room: Room<'_>) -> EngineConfig {
+        let calm = calm(&self.requests, room);
+        let blocks = calm.context_length.div_ceil(self.block_size) + self.spare.0;
+        let cache = room(self.block_size, (blocks, self.spare.1));
+        let host_len = self.host_blocks * cache.arena.block_len;
+        EngineConfig {
+            max_running_requests: self.limits.0,
+            chunked_prefill_size: self.limits.1,
+            max_prompt_logit_rows: self.limits.2,
+            cache: CacheConfig { host_len, ..cache },
+            checkpoints: self.checkpoints,
+            ..calm
+        }
+    }
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
@@ -69,30 +99,47 @@ fn params() -> impl Strategy<Value = SamplingParams> {
 }
 
 fn schedule() -> impl Strategy<Value = Schedule> {
-    let prompt = prop::collection::vec((2_u32..60).prop_map(TokenId), 1..30);
-    let request = (prompt, params(), prop::option::weighted(0.15, 0_usize..8));
+    let stem = |which: u32| (0..40_u32).map(move |i| TokenId(2 + (i * 7 + which * 13) % 58));
+    let own = prop::collection::vec((2_u32..60).prop_map(TokenId), 1..8);
+    let prompt = (0_u32..2, 0_usize..32, own)
+        .prop_map(move |(which, shared, own)| stem(which).take(shared).chain(own).collect::<Vec<_>>());
+    let sharing =
+        (prop::option::weighted(0.2, Just("tenant".to_owned())), prop::collection::btree_set(1..36_usize, 0..3));
+    let request = (prompt, params(), prop::option::weighted(0.15, 0_usize..8), sharing);
     let limits = (1_usize..6, 1_usize..20, 1_usize..6);
     let pools = (1_usize..9, 0_usize..6, 1_usize..6);
-    (prop::collection::vec(request, 1..9), limits, pools).prop_map(|(all, limits, pools)| {
-        let patience = all.iter().map(|(_, _, patience)| *patience).collect();
-        let requests: Vec<_> = all.into_iter().map(|(prompt, params, _)| GenerateRequest { prompt, params }).collect();
-        let calm = calm(&requests);
-        let engine = EngineConfig {
-            max_running_requests: limits.0,
-            chunked_prefill_size: limits.1,
-            max_prompt_logit_rows: limits.2,
-            block_size: pools.0,
-            num_blocks: calm.context_length.div_ceil(pools.0) + pools.1,
-            num_slots: pools.2,
-            ..calm
+    let rules = (0_usize..60, prop_oneof![Just(0_usize), 4_usize..20], 1_usize..6);
+    (prop::collection::vec(request, 1..9), limits, pools, rules).prop_map(|(all, limits, pools, rules)| {
+        let patience = all.iter().map(|(_, _, patience, _)| *patience).collect();
+        let request = |(prompt, params, _, (cache_salt, hints)): (_, _, _, (_, BTreeSet<usize>))| GenerateRequest {
+            cache_salt,
+            checkpoint_hints: hints.into_iter().collect(),
+            ..GenerateRequest::new(prompt, params)
         };
-        Schedule { requests, patience, engine }
+        Schedule {
+            requests: all.into_iter().map(request).collect(),
+            patience,
+            limits,
+            block_size: pools.0,
+            spare: (pools.1, pools.2),
+            host_blocks: rules.0,
+            checkpoints: CheckpointRules { interval: rules.1, least_gap: rules.2 },
+        }
     })
 }
 
 /// Each request after the other.
 fn alone(engine: &EngineHandle, requests: &[GenerateRequest]) -> Vec<Vec<TokenEvent>> {
-    requests.iter().map(|request| all_events(engine.submit(request.clone()).unwrap())).collect()
+    requests.iter().map(|request| results(engine.submit(request.clone()).unwrap())).collect()
+}
+
+/// Everything that a stream delivers, but how much of it was remembered.
+fn results(stream: TokenStream) -> Vec<TokenEvent> {
+    let mut events = all_events(stream);
+    if let Some(TokenEvent::Finished { usage: Usage { cached_tokens, .. }, .. }) = events.last_mut() {
+        *cached_tokens = 0;
+    }
+    events
 }
 
 /// Ends an engine that has nothing left to do; checks that it gave everything back.
@@ -100,7 +147,7 @@ fn end(engine: &EngineHandle) -> EngineStats {
     engine.drain();
     assert_eq!(engine.join(), EngineState::Stopped);
     let stats = engine.stats();
-    let left = (stats.running, stats.waiting, stats.blocks_used, stats.slots_used);
+    let left = (stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used);
     assert_eq!(left, (0, 0, 0, 0), "nothing may stay behind");
     stats
 }
@@ -108,12 +155,13 @@ fn end(engine: &EngineHandle) -> EngineStats {
 /// All requests at once; `None` for those whose caller left.
 fn together(model: &Tiny, schedule: &Schedule) -> (Vec<Option<Vec<TokenEvent>>>, EngineStats) {
     // The first step waits until every request is there.
-    let (runner, gate) = gated(model.runner(&schedule.engine));
-    let engine = Engine::start(runner, schedule.engine.clone()).unwrap();
+    let config = schedule.engine(&|block_size, units| model.room(block_size, units));
+    let (runner, gate) = gated(model.runner(&config));
+    let engine = Engine::start(runner, config).unwrap();
     let streams: Vec<_> = schedule.requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
     drop(gate);
-    let read = |(mut stream, patience): (perilune_engine::TokenStream, &Option<usize>)| match patience {
-        None => Some(all_events(stream)),
+    let read = |(mut stream, patience): (TokenStream, &Option<usize>)| match patience {
+        None => Some(results(stream)),
         Some(events) => {
             (0..*events).for_each(|_| drop(stream.blocking_next()));
             None
@@ -124,7 +172,7 @@ fn together(model: &Tiny, schedule: &Schedule) -> (Vec<Option<Vec<TokenEvent>>>,
 }
 
 fn check(model: &Tiny, schedule: &Schedule) -> EngineStats {
-    let config = calm(&schedule.requests);
+    let config = calm(&schedule.requests, &|block_size, units| model.room(block_size, units));
     let engine = Engine::start(model.runner(&config), config).unwrap();
     let expected = alone(&engine, &schedule.requests);
     assert_eq!(end(&engine).preemptions, 0);
@@ -170,22 +218,21 @@ fn long(prompt_len: usize, seed: u64) -> GenerateRequest {
         prompt_logprobs: Some(1),
         ..SamplingParams::default()
     };
-    GenerateRequest { prompt, params }
+    GenerateRequest::new(prompt, params)
 }
 
 #[test]
 fn preempted_requests_give_the_bits_of_undisturbed_ones() {
     let requests: Vec<_> = (0..5).map(|i| long(8 + i as usize, i)).collect();
-    let pools = EngineConfig {
-        max_running_requests: 5,
-        chunked_prefill_size: 7,
-        max_prompt_logit_rows: 3,
+    let schedule = Schedule {
+        patience: vec![None; requests.len()],
+        limits: (5, 7, 3),
         block_size: 4,
-        num_blocks: 20,
-        num_slots: 5,
-        ..calm(&requests)
+        spare: (5, 2),
+        host_blocks: 0,
+        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
+        requests,
     };
-    let schedule = Schedule { patience: vec![None; requests.len()], requests, engine: pools };
     let stats = check(&Tiny::new("k3"), &schedule);
     assert!(stats.preemptions > 0, "memory was meant to run out");
 }
@@ -193,21 +240,28 @@ fn preempted_requests_give_the_bits_of_undisturbed_ones() {
 #[test]
 fn the_demo_checkpoint_obeys_the_laws_too() {
     let requests: Vec<_> = (0..4).map(|i| long(20 + 9 * i as usize, i)).collect();
-    let calm = calm(&requests);
-    let undisturbed = demo_engine(&calm);
+    let undisturbed = demo_engine(&calm(&requests, &demo_room));
     let expected = alone(&undisturbed, &requests);
-    let pools = EngineConfig {
-        max_running_requests: 4,
-        chunked_prefill_size: 13,
-        max_prompt_logit_rows: 6,
+    let schedule = Schedule {
+        patience: vec![None; requests.len()],
+        limits: (4, 13, 6),
         block_size: 8,
-        num_blocks: calm.context_length.div_ceil(8) + 4,
-        num_slots: 4,
-        ..calm
+        spare: (40, 12),
+        host_blocks: 40,
+        checkpoints: CheckpointRules { interval: 16, least_gap: 4 },
+        requests,
     };
-    let engine = demo_engine(&pools);
-    let streams: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
-    let found: Vec<_> = streams.into_iter().map(all_events).collect();
-    assert_eq!(found, expected);
-    end(&engine);
+    let engine = demo_engine(&schedule.engine(&demo_room));
+    let streams: Vec<_> = schedule.requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    assert_eq!(streams.into_iter().map(results).collect::<Vec<_>>(), expected);
+    // Again, without scores of the prompt, for which it would have to be computed.
+    let unscored = |mut request: GenerateRequest| {
+        request.params.prompt_logprobs = None;
+        request
+    };
+    let again = schedule.requests.iter().map(|r| engine.submit(unscored(r.clone())).unwrap());
+    for (stream, expected) in again.collect::<Vec<_>>().into_iter().zip(&expected) {
+        assert_eq!(results(stream), expected[1..]);
+    }
+    assert!(end(&engine).prefixes.restores > 0, "prefixes were meant to be used");
 }

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask CHORE
   ci [--skip-python]        everything that decides whether a change lands
-  tidy                      layering, dependencies, licences, headers, names, links
+  tidy                      layering, dependencies, features, licences, headers, names, links
   golden [--regenerate]     the golden runs; --regenerate makes their data again (Python, torch, transformers)
   bench [OPTIONS]           tokens per second and share of memory bandwidth (`cargo xtask bench --help`)
   build-kernels [OPTIONS]   GPU kernels to sources, binaries and a manifest (`cargo xtask build-kernels --help`)";

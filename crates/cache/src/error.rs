@@ -1,28 +1,20 @@
-//! Why a lease was not given.
+//! Why memory was not lent.
 
-/// A request for memory that the pools cannot meet.
+/// A request for memory that cannot be met, everything evictable counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// Too few blocks are free now.
-    #[error("{needed} more blocks are needed, {free} are free")]
+    /// Too few blocks can be had now.
+    #[error("{needed} more blocks are needed, {free} can be had")]
     OutOfBlocks {
         /// Blocks still missing.
         needed: usize,
-        /// Blocks free.
+        /// Blocks that can be had.
         free: usize,
     },
-    /// All state slots are taken.
-    #[error("all {total} state slots are taken")]
+    /// No room for another state slot.
+    #[error("no room for another state slot; {total} would fit without blocks")]
     OutOfSlots {
-        /// Size of the pool.
+        /// Slots that fit without blocks.
         total: usize,
-    },
-    /// More tokens than all blocks together hold.
-    #[error("{tokens} tokens exceed the {capacity} that all blocks together hold")]
-    NeverFits {
-        /// Tokens asked for.
-        tokens: usize,
-        /// Tokens that fit.
-        capacity: usize,
     },
 }

@@ -1,15 +1,34 @@
-//! Accounts for latent blocks and KDA state slots: who holds which, and whether more can be had.
+//! Accounts for latent blocks and KDA state slots, and finds prefixes that need not be computed again.
 //!
-//! Numbers only; the memory they stand for belongs to the model's caches. Everything is lent as a lease that returns
-//! itself when dropped, so that an aborted sequence cannot leak. A cache of reusable prefixes will hold leases as any
-//! sequence does.
+//! Numbers only; the memory they stand for belongs to the model's caches, and copies are queued as [`CacheOp`]s for
+//! whoever owns it. A stored prefix is usable only where its blocks *and* a saved state exist at exactly the same number
+//! of tokens; [`CacheManager::open`] finds the deepest such place, so that no caller can get it wrong. All memory of
+//! running and stored sequences comes from one arena ([`Arena`]), which is the only allocator.
 
-mod blocks;
+mod arena;
 mod error;
+mod evict;
+mod holes;
+mod host;
+mod key;
 mod manager;
-mod slots;
+mod op;
+mod report;
+mod restore;
+mod sequence;
+mod stats;
+mod store;
+mod tree;
+mod value;
+mod walk;
 
-pub use blocks::{BlockId, BlockLease, BlockPool};
+pub use arena::{Arena, ArenaShape, BlockId, Move, Place, SlotId, UnitKind};
 pub use error::CacheError;
-pub use manager::{CacheManager, CacheSizes, CacheUsage, SequenceCache};
-pub use slots::{SlotId, SlotLease, StateSlots};
+pub use host::HostId;
+pub use key::CacheKey;
+pub use manager::{CacheConfig, CacheManager, Match, Opened, Prefixes};
+pub use op::CacheOp;
+pub use report::{CacheReport, PrefixReport, StateReport, Tier};
+pub use sequence::SequenceCache;
+pub use stats::{CacheStats, CacheUsage};
+pub use walk::common_prefix;

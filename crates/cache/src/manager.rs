@@ -1,66 +1,114 @@
-//! Both pools together, and what one sequence holds of them.
+//! The one allocator: what sequences hold, what is stored for later, and who gives way when memory is short.
+//!
+//! Everything is decided here and nothing is done: copies, saves and zeroing are queued as [`CacheOp`]s, which the device
+//! performs in order before the next step. So a unit may be lent again as soon as its copy is queued, and nothing waits
+//! for the host.
 
-use crate::{BlockId, BlockLease, BlockPool, CacheError, SlotId, SlotLease, StateSlots};
+use std::sync::PoisonError;
 
-/// Sizes of the pools.
+use perilune_tensor::TokenId;
+
+use crate::arena::Arena;
+use crate::host::HostAccount;
+use crate::sequence::{Held, Returns, SequenceCache};
+use crate::tree::{Checkpoint, NodeId, PrefixTree, Stored};
+use crate::value::Shelf;
+use crate::walk::Walk;
+use crate::{
+    ArenaShape, BlockId, CacheError, CacheKey, CacheOp, CacheStats, CacheUsage, HostId, Place, SlotId, UnitKind,
+};
+
+/// Sizes and rules of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheSizes {
+pub struct CacheConfig {
+    /// The arena.
+    pub arena: ArenaShape,
     /// Tokens per block, at least 1.
     pub block_size: usize,
-    /// Number of blocks.
-    pub num_blocks: u32,
-    /// Number of state slots.
-    pub num_slots: u32,
+    /// Whether prefixes are kept for later sequences.
+    pub prefixes: Prefixes,
+    /// Length of units that may be kept in host memory; 0 turns the tier off.
+    pub host_len: usize,
 }
 
-/// How much is lent.
+impl CacheConfig {
+    /// Tokens that one sequence can have when it is alone.
+    pub fn capacity_tokens(&self) -> usize {
+        let ArenaShape { len, block_len, slot_len } = self.arena;
+        len.saturating_sub(slot_len).checked_div(block_len).unwrap_or(0).saturating_mul(self.block_size)
+    }
+}
+
+/// Whether prefixes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheUsage {
-    /// Blocks lent.
-    pub blocks_used: usize,
-    /// All blocks.
-    pub blocks_total: usize,
-    /// State slots lent.
-    pub slots_used: usize,
-    /// All state slots.
-    pub slots_total: usize,
+pub enum Prefixes {
+    /// For as long as memory allows.
+    #[default]
+    Keep,
+    /// Not at all.
+    Forget,
 }
 
-/// What one running sequence holds: a state slot, and blocks for its tokens in order. Dropping it returns everything.
+/// A sequence that starts to run.
 #[derive(Debug)]
-pub struct SequenceCache {
-    slot: SlotLease,
-    leases: Vec<BlockLease>,
-    ids: Vec<BlockId>,
+pub struct Opened {
+    /// What it holds.
+    pub cache: SequenceCache,
+    /// Tokens whose state and latents it already has.
+    pub cached: usize,
 }
 
-impl SequenceCache {
-    /// The state slot.
-    pub fn slot(&self) -> SlotId {
-        self.slot.id()
-    }
-
-    /// The block table: block `b` holds tokens `b * block_size ..`.
-    pub fn blocks(&self) -> &[BlockId] {
-        &self.ids
-    }
+/// What is known of some tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Match {
+    /// Tokens that need not be computed.
+    pub cached: usize,
+    /// Tokens that agree with some stored sequence, a state or not: the place where a state would have helped.
+    pub agreeing: usize,
+    /// Blocks of the cached tokens that running sequences hold already.
+    pub held_blocks: usize,
 }
 
-/// The memory of an engine, in blocks and slots.
+/// The memory of an engine.
 #[derive(Debug)]
 pub struct CacheManager {
-    block_size: usize,
-    blocks: BlockPool,
-    slots: StateSlots,
+    pub(crate) block_size: usize,
+    pub(crate) prefixes: Prefixes,
+    pub(crate) arena: Arena,
+    pub(crate) tree: PrefixTree,
+    /// Checkpoints whose state is on the device, and in host memory.
+    pub(crate) on_device: Shelf,
+    pub(crate) on_host: Shelf,
+    pub(crate) host: HostAccount,
+    /// Blocks on the device that only stored prefixes hold.
+    pub(crate) idle_blocks: usize,
+    /// Slots that checkpoints hold.
+    pub(crate) stored_slots: usize,
+    pub(crate) ops: Vec<CacheOp>,
+    pub(crate) stats: CacheStats,
+    /// Sequences started.
+    pub(crate) clock: u64,
+    pub(crate) returns: Returns,
 }
 
 impl CacheManager {
-    /// Free pools of the given sizes. A block size of 0 counts as 1.
-    pub fn new(sizes: CacheSizes) -> Self {
+    /// An empty cache. A block size of 0 counts as 1.
+    pub fn new(config: CacheConfig) -> Self {
+        let block_size = config.block_size.max(1);
         CacheManager {
-            block_size: sizes.block_size.max(1),
-            blocks: BlockPool::new(sizes.num_blocks),
-            slots: StateSlots::new(sizes.num_slots),
+            block_size,
+            prefixes: config.prefixes,
+            arena: Arena::new(config.arena),
+            tree: PrefixTree::new(block_size),
+            on_device: Shelf::default(),
+            on_host: Shelf::default(),
+            host: HostAccount::new(config.host_len),
+            idle_blocks: 0,
+            stored_slots: 0,
+            ops: Vec::new(),
+            stats: CacheStats::default(),
+            clock: 0,
+            returns: Returns::default(),
         }
     }
 
@@ -69,80 +117,219 @@ impl CacheManager {
         self.block_size
     }
 
-    /// Tokens that all blocks together hold.
-    pub fn capacity_tokens(&self) -> usize {
-        self.blocks.total().saturating_mul(self.block_size)
-    }
-
     /// Blocks that `tokens` tokens need.
     pub fn blocks_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Blocks not lent.
-    pub fn free_blocks(&self) -> usize {
-        self.blocks.free()
+    /// Units of a kind that can be lent now without moving or evicting anything.
+    pub fn lendable(&self, kind: UnitKind) -> usize {
+        self.arena.free_now(kind)
     }
 
-    /// State slots not lent.
-    pub fn free_slots(&self) -> usize {
-        self.slots.free()
+    /// Where a block lies on the device; `None` where it is not lent.
+    pub fn block_place(&self, id: BlockId) -> Option<Place> {
+        self.arena.block_place(id)
     }
 
-    /// How much is lent now.
-    pub fn usage(&self) -> CacheUsage {
+    /// Where a slot lies on the device; `None` where this lending has ended.
+    pub fn slot_place(&self, id: SlotId) -> Option<Place> {
+        self.arena.slot_place(id)
+    }
+
+    /// What is to be done on the device before the next step, in order.
+    pub fn take_ops(&mut self) -> Vec<CacheOp> {
+        self.take_returns();
+        std::mem::take(&mut self.ops)
+    }
+
+    /// How much is lent and stored now.
+    pub fn usage(&mut self) -> CacheUsage {
+        self.take_returns();
+        let shape = self.arena.shape();
         CacheUsage {
-            blocks_used: self.blocks.total() - self.blocks.free(),
-            blocks_total: self.blocks.total(),
-            slots_used: self.slots.total() - self.slots.free(),
-            slots_total: self.slots.total(),
+            blocks_used: self.arena.blocks_used() - self.idle_blocks,
+            blocks_stored: self.idle_blocks,
+            blocks_total: shape.max_blocks(),
+            slots_used: self.arena.slots_used() - self.stored_slots,
+            slots_stored: self.stored_slots,
+            slots_total: shape.max_slots(),
+            free_len: self.arena.free_len(),
+            arena_len: shape.len,
+            host_used: self.host.used(),
+            host_len: self.host.budget(),
+            nodes: self.tree.num_nodes(),
+            checkpoints: self.tree.num_checkpoints(),
         }
     }
 
-    /// Whether a sequence of `tokens` tokens fits when nothing else runs.
+    /// What has happened so far.
+    pub fn stats(&self) -> CacheStats {
+        self.stats
+    }
+
+    /// Length that can be had by evicting everything that no running sequence uses.
+    fn available_len(&self) -> usize {
+        let shape = self.arena.shape();
+        self.arena.free_len() + self.idle_blocks * shape.block_len + self.stored_slots * shape.slot_len
+    }
+
+    /// Blocks that can be had, evictable ones included.
+    pub fn available_blocks(&mut self) -> usize {
+        self.take_returns();
+        self.available_len() / self.arena.shape().block_len
+    }
+
+    /// Whether a sequence that starts with what `found` says and comes to `tokens` tokens can be had beside `promised`
+    /// blocks for others.
+    pub fn has_room(&mut self, found: Match, (tokens, promised): (usize, usize)) -> bool {
+        self.take_returns();
+        let shape = self.arena.shape();
+        let blocks = self.blocks_for(tokens) - found.held_blocks.min(self.blocks_for(tokens));
+        shape.slot_len + (blocks + promised) * shape.block_len <= self.available_len()
+    }
+
+    /// Looks up tokens without touching anything; states of at most `limit` tokens count.
+    pub fn lookup(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Match {
+        let walk = self.walk(key, (tokens, limit));
+        let Some(checkpoint) = walk.checkpoint.map(|id| self.tree.checkpoint(id)) else {
+            return Match { agreeing: walk.agreeing, ..Match::default() };
+        };
+        let shared = checkpoint.position / self.block_size;
+        let held = |id: NodeId| {
+            let node = self.tree.node(id);
+            if node.locks > 0 { node.blocks.len().min(shared.saturating_sub(node.start)) } else { 0 }
+        };
+        let held_blocks = self.tree.path(checkpoint.node).into_iter().map(held).sum();
+        Match { cached: checkpoint.position, agreeing: walk.agreeing, held_blocks }
+    }
+
+    fn walk(&self, key: &CacheKey, (tokens, limit): (&[TokenId], usize)) -> Walk {
+        self.tree.walk(key, (tokens, limit), |checkpoint| self.is_whole(checkpoint))
+    }
+
+    /// Whether a checkpoint's state is where it is said to be. One whose slot was lent to somebody else is no hit.
+    pub(crate) fn is_whole(&self, checkpoint: &Checkpoint) -> bool {
+        match checkpoint.state {
+            Stored::Device(slot) => self.arena.slot_place(slot).is_some(),
+            Stored::Host(_) => true,
+        }
+    }
+
+    /// Lends memory to a sequence with these tokens, starting from the deepest stored state of at most `limit` tokens.
+    /// Whoever wants logits after the last token must leave that one to compute.
     ///
     /// # Errors
-    /// `NeverFits`, with both numbers.
-    pub fn check_fits(&self, tokens: usize) -> Result<(), CacheError> {
-        let capacity = if self.slots.total() == 0 { 0 } else { self.capacity_tokens() };
-        if tokens > capacity { Err(CacheError::NeverFits { tokens, capacity }) } else { Ok(()) }
+    /// `OutOfSlots` where there is no room for a state.
+    pub fn open(&mut self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Result<Opened, CacheError> {
+        self.take_returns();
+        let walk = self.walk(key, (tokens, limit));
+        self.clock += 1;
+        let keep = self.prefixes == Prefixes::Keep;
+        self.stats.queried_tokens += if keep { tokens.len() as u64 } else { 0 };
+        if let Some(checkpoint) = walk.checkpoint {
+            match self.restore(checkpoint) {
+                Some(opened) => {
+                    self.stats.hit_tokens += opened.cached as u64;
+                    self.stats.restores += 1;
+                    return Ok(opened);
+                }
+                None => self.stats.failed_restores += 1,
+            }
+        }
+        let slot = self.lend_slot(None)?;
+        let place = self.place_of(slot);
+        self.ops.push(CacheOp::ZeroSlot(place));
+        let node = self.tree.root(key);
+        self.lock(node);
+        Ok(self.opened(Held { slot, node, shared: 0, table: Vec::new() }, 0))
     }
 
-    /// Lends a state slot to a new sequence, which has no blocks yet. The slot's state must be zeroed before use.
-    ///
-    /// # Errors
-    /// `OutOfSlots`.
-    pub fn open(&self) -> Result<SequenceCache, CacheError> {
-        let slot = self.slots.lease().ok_or(CacheError::OutOfSlots { total: self.slots.total() })?;
-        Ok(SequenceCache { slot, leases: Vec::new(), ids: Vec::new() })
+    pub(crate) fn opened(&self, held: Held, cached: usize) -> Opened {
+        Opened { cache: SequenceCache { held: Some(held), returns: self.returns.clone() }, cached }
     }
 
-    /// The most tokens that the sequence can have without anybody giving up blocks.
-    pub fn reachable_tokens(&self, cache: &SequenceCache) -> usize {
-        (cache.ids.len() + self.free_blocks()).saturating_mul(self.block_size)
+    /// Length that the sequence alone holds: what would be had if it gave way.
+    pub fn own_len(&self, cache: &SequenceCache) -> usize {
+        let (shape, held) = (self.arena.shape(), cache.held());
+        shape.slot_len + (held.table.len() - held.shared) * shape.block_len
     }
 
-    /// Whether the sequence can have `tokens` tokens without anybody giving up blocks.
-    pub fn can_grow(&self, cache: &SequenceCache, tokens: usize) -> bool {
-        tokens <= self.reachable_tokens(cache)
+    /// The most tokens that the sequence can have without anybody running giving up blocks.
+    pub fn reachable_tokens(&mut self, cache: &SequenceCache) -> usize {
+        (cache.blocks().len() + self.available_blocks()).saturating_mul(self.block_size)
     }
 
     /// Gives the sequence the blocks that `tokens` tokens need: all of them, or, on an error, none.
     ///
     /// # Errors
     /// `OutOfBlocks`.
-    pub fn grow(&self, cache: &mut SequenceCache, tokens: usize) -> Result<(), CacheError> {
-        let needed = self.blocks_for(tokens).saturating_sub(cache.ids.len());
-        let out = CacheError::OutOfBlocks { needed, free: self.free_blocks() };
-        if needed > self.free_blocks() {
-            return Err(out);
+    pub fn grow(&mut self, cache: &mut SequenceCache, tokens: usize) -> Result<(), CacheError> {
+        let needed = self.blocks_for(tokens).saturating_sub(cache.blocks().len());
+        let available = self.available_blocks();
+        if needed > available {
+            return Err(CacheError::OutOfBlocks { needed, free: available });
         }
+        let before = cache.blocks().len();
         for _ in 0..needed {
-            let lease = self.blocks.lease().ok_or(out)?;
-            cache.ids.push(lease.id());
-            cache.leases.push(lease);
+            match self.lend_block(None) {
+                Some(block) => cache.held_mut().table.push(block),
+                None => {
+                    let lent = cache.held_mut().table.split_off(before);
+                    lent.into_iter().for_each(|block| self.arena.free_block(block));
+                    return Err(CacheError::OutOfBlocks { needed, free: self.arena.free_now(UnitKind::Block) });
+                }
+            }
         }
         Ok(())
+    }
+
+    pub(crate) fn lock(&mut self, node: NodeId) {
+        for node in self.tree.lock(node) {
+            self.idle_blocks -= self.device_blocks(node);
+        }
+    }
+
+    pub(crate) fn unlock(&mut self, node: NodeId) {
+        let freed = self.tree.unlock(node);
+        for node in &freed {
+            self.idle_blocks += self.device_blocks(*node);
+        }
+        if let Some(deepest) = freed.first() {
+            self.prune(*deepest);
+        }
+    }
+
+    pub(crate) fn device_blocks(&self, node: NodeId) -> usize {
+        self.tree.node(node).blocks.iter().filter(|block| matches!(block, Stored::Device(_))).count()
+    }
+
+    /// Takes back what dropped sequences held.
+    pub(crate) fn take_returns(&mut self) {
+        let returned = std::mem::take(&mut *self.returns.lock().unwrap_or_else(PoisonError::into_inner));
+        returned.into_iter().for_each(|held| self.release(held));
+    }
+
+    pub(crate) fn release(&mut self, held: Held) {
+        self.arena.free_slot(held.slot);
+        for block in &held.table[held.shared..] {
+            self.arena.free_block(*block);
+        }
+        self.unlock(held.node);
+    }
+
+    pub(crate) fn place_of(&self, slot: SlotId) -> Place {
+        self.arena.slot_place(slot).unwrap_or(Place::MAX)
+    }
+
+    pub(crate) fn block_place_of(&self, block: BlockId) -> Place {
+        self.arena.block_place(block).unwrap_or(Place::MAX)
+    }
+
+    pub(crate) fn forget(&mut self, kind: UnitKind, id: HostId) {
+        let shape = self.arena.shape();
+        self.host.release(if kind == UnitKind::Block { shape.block_len } else { shape.slot_len });
+        self.ops.push(CacheOp::Forget(id));
     }
 }
 
@@ -150,51 +337,25 @@ impl CacheManager {
 mod tests {
     use super::*;
 
-    fn manager(block_size: usize, num_blocks: u32, num_slots: u32) -> CacheManager {
-        CacheManager::new(CacheSizes { block_size, num_blocks, num_slots })
-    }
-
+    /// A stored prefix whose state was lent to somebody else, as if it had leaked.
     #[test]
-    fn grows_by_whole_blocks_and_only_as_far_as_there_are_any() {
-        let cache = manager(4, 3, 2);
-        let mut a = cache.open().expect("a slot");
-        cache.grow(&mut a, 4).expect("one block");
-        assert_eq!(a.blocks().len(), 1);
-        cache.grow(&mut a, 5).expect("a second block");
-        assert_eq!(a.blocks().len(), 2);
-        let mut b = cache.open().expect("a slot");
-        assert_eq!(cache.grow(&mut b, 5), Err(CacheError::OutOfBlocks { needed: 2, free: 1 }));
-        assert_eq!(b.blocks(), []);
-        assert!(cache.can_grow(&b, 4) && !cache.can_grow(&b, 5));
-        assert!(cache.can_grow(&a, 12) && !cache.can_grow(&a, 13));
-        drop(a);
-        cache.grow(&mut b, 12).expect("all blocks");
-    }
-
-    #[test]
-    fn growing_to_less_changes_nothing() {
-        let cache = manager(4, 3, 1);
-        let mut a = cache.open().expect("a slot");
-        cache.grow(&mut a, 9).expect("three blocks");
-        cache.grow(&mut a, 1).expect("nothing to do");
-        assert_eq!(a.blocks().len(), 3);
-    }
-
-    #[test]
-    fn what_never_fits_is_named_with_numbers() {
-        let cache = manager(4, 3, 1);
-        assert_eq!(cache.check_fits(12), Ok(()));
-        let error = cache.check_fits(13).expect_err("too long");
-        assert_eq!(error.to_string(), "13 tokens exceed the 12 that all blocks together hold");
-        assert_eq!(manager(4, 3, 0).check_fits(1), Err(CacheError::NeverFits { tokens: 1, capacity: 0 }));
-    }
-
-    #[test]
-    fn slots_bound_the_number_of_sequences() {
-        let cache = manager(4, 3, 1);
-        let a = cache.open().expect("a slot");
-        assert_eq!(cache.open().expect_err("taken"), CacheError::OutOfSlots { total: 1 });
-        drop(a);
-        assert!(cache.open().is_ok());
+    fn a_prefix_without_its_state_is_no_hit() {
+        let arena = ArenaShape { len: 100, block_len: 1, slot_len: 10 };
+        let config = CacheConfig { arena, block_size: 4, prefixes: Prefixes::Keep, host_len: 0 };
+        let mut cache = CacheManager::new(config);
+        let (key, tokens): (_, Vec<TokenId>) = (CacheKey::default(), (0..20).map(TokenId).collect());
+        for taken in [true, false] {
+            let mut opened = cache.open(&key, &tokens, 19).expect("room");
+            assert_eq!(opened.cached, 0);
+            cache.grow(&mut opened.cache, 12).expect("room");
+            let slot = opened.cache.slot();
+            cache.donate(opened.cache, &key, &tokens[..12]);
+            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 12);
+            cache.arena.free_slot(slot);
+            let other = taken.then(|| cache.arena.lend_slot().expect("room"));
+            assert_ne!(other, Some(slot));
+            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 0, "half a hit");
+            other.into_iter().for_each(|slot| cache.arena.free_slot(slot));
+        }
     }
 }

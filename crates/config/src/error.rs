@@ -30,8 +30,10 @@ pub enum ConfigError {
         key: String,
     },
     /// A key holds a value that cannot run.
-    #[error("`{key}` is {found}; {rule}")]
+    #[error("{path}: `{key}` is {found}; {rule}")]
     Unsupported {
+        /// The file.
+        path: PathBuf,
         /// The key, with its parents.
         key: String,
         /// The value found.

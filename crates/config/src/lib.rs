@@ -1,12 +1,16 @@
 //! Reads a checkpoint's configuration files and refuses what cannot run.
 
 mod error;
+mod file;
+mod generation;
+mod keys;
 mod model;
 mod tokenizer;
 
 pub use error::ConfigError;
+pub use generation::GenerationConfig;
 pub use model::{
     ExpertStorage, FfnActivation, FfnKind, HeadKind, KdaDecay, KdaDims, LatentMoe, LatentNorm, LayerKind, MlaDims,
     ModelConfig, MoeDims, OutGateRank, OutputGate, ParameterCount, RouterNorm,
 };
-pub use tokenizer::{AddedToken, GenerationConfig, TokenizerConfig};
+pub use tokenizer::{AddedToken, TokenizerConfig};

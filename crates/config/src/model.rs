@@ -3,7 +3,6 @@
 //! Reading `config.json` is in [`parse`], the figures that follow from it (parameters, bytes) in [`size`]. Nothing here
 //! knows tensor names or devices.
 
-mod keys;
 mod parse;
 mod quantization;
 mod size;

@@ -1,20 +1,19 @@
-//! The two small files beside the vocabulary: `tokenizer_config.json` and `generation_config.json`.
+//! `tokenizer_config.json`, the small file beside the vocabulary.
 //!
-//! What: names of the special tokens, which of them begin and end a text, and the sampling defaults a checkpoint asks
-//! for. What not: the vocabulary itself and its use (the tokenizer crate), and whether a default is admissible (the
-//! sampling crate).
+//! What: names of the special tokens, and which of them begin and end a text. What not: the vocabulary itself and its use
+//! (the tokenizer crate).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use perilune_tensor::TokenId;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ConfigError;
+use crate::file::read_text;
 
-const TOKENIZER_FILE: &str = "tokenizer_config.json";
-const GENERATION_FILE: &str = "generation_config.json";
+const FILE: &str = "tokenizer_config.json";
 
 /// A named token outside the base vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,18 +51,18 @@ impl TokenizerConfig {
     /// id is no number, two ids share a name, or `bos_token`, `eos_token`, `pad_token` or `unk_token` names a token
     /// that `added_tokens_decoder` lacks.
     pub fn from_dir(dir: &Path) -> Result<Self, ConfigError> {
-        let path = dir.join(TOKENIZER_FILE);
-        let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path: path.clone(), source })?;
-        Self::from_json(&text, &path)
+        let path = dir.join(FILE);
+        Self::from_json(&read_text(&path)?, &path)
     }
 
     /// Parses the text of a `tokenizer_config.json`; `path` only appears in errors.
     ///
     /// Errors: as [`TokenizerConfig::from_dir`], `Io` excepted.
     pub fn from_json(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let raw: RawTokenizer = parse(text, path)?;
-        let added_tokens = added_tokens(raw.added_tokens_decoder)?;
-        let resolve = |key: &str, token: Option<RawToken>| resolve(&added_tokens, key, token);
+        let raw: RawTokenizer = serde_json::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: error.to_string() })?;
+        let added_tokens = added_tokens(raw.added_tokens_decoder, path)?;
+        let resolve = |key: &str, token: Option<RawToken>| resolve(&added_tokens, (key, token), path);
         Ok(Self {
             bos: resolve("bos_token", raw.bos_token)?,
             eos: resolve("eos_token", raw.eos_token)?,
@@ -77,64 +76,6 @@ impl TokenizerConfig {
     /// The id of the named token `content`.
     pub fn id_of(&self, content: &str) -> Option<TokenId> {
         self.added_tokens.iter().find(|(_, token)| token.content == content).map(|(id, _)| *id)
-    }
-}
-
-/// What `generation_config.json` says: ends of a generation and sampling defaults. `max_length` is ignored, since a
-/// server has its own context length. Every other unknown key is ignored, too.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct GenerationConfig {
-    /// Ids that end a generation, in file order; empty where the file names none.
-    pub eos: Vec<TokenId>,
-    /// Default temperature.
-    pub temperature: Option<f32>,
-    /// Default nucleus mass, 0 to 1.
-    pub top_p: Option<f32>,
-    /// Default number of candidates.
-    pub top_k: Option<u32>,
-    /// Default smallest probability relative to the best candidate.
-    pub min_p: Option<f32>,
-    /// Default repetition penalty.
-    pub repetition_penalty: Option<f32>,
-    /// Whether to sample at all; `false` means greedy.
-    pub do_sample: Option<bool>,
-    /// Default limit of generated tokens.
-    pub max_new_tokens: Option<u64>,
-}
-
-impl GenerationConfig {
-    /// Reads `generation_config.json` in `dir`; a missing file gives the empty configuration.
-    ///
-    /// Errors: `Io` when the file exists but cannot be read, `Parse` when it is not of the expected shape.
-    pub fn from_dir(dir: &Path) -> Result<Self, ConfigError> {
-        let path = dir.join(GENERATION_FILE);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Self::from_json(&text, &path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Io { path, source }),
-        }
-    }
-
-    /// Parses the text of a `generation_config.json`; `path` only appears in errors.
-    ///
-    /// Errors: `Parse` when it is not of the expected shape.
-    pub fn from_json(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let raw: RawGeneration = parse(text, path)?;
-        let eos = match raw.eos_token_id {
-            None => Vec::new(),
-            Some(OneOrMany::One(id)) => vec![TokenId(id)],
-            Some(OneOrMany::Many(ids)) => ids.into_iter().map(TokenId).collect(),
-        };
-        Ok(Self {
-            eos,
-            temperature: raw.temperature,
-            top_p: raw.top_p,
-            top_k: raw.top_k,
-            min_p: raw.min_p,
-            repetition_penalty: raw.repetition_penalty,
-            do_sample: raw.do_sample,
-            max_new_tokens: raw.max_new_tokens,
-        })
     }
 }
 
@@ -158,40 +99,17 @@ struct RawAdded {
 
 /// A token is named by its text, or by an object that holds its text.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a token is expected: its name, or an object with its name as `content`")]
 enum RawToken {
     Name(String),
     Object { content: String },
 }
 
-#[derive(Deserialize)]
-struct RawGeneration {
-    eos_token_id: Option<OneOrMany>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<u32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    do_sample: Option<bool>,
-    max_new_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(text: &str, path: &Path) -> Result<T, ConfigError> {
-    serde_json::from_str(text)
-        .map_err(|error| ConfigError::Parse { path: PathBuf::from(path), reason: error.to_string() })
-}
-
-fn added_tokens(raw: BTreeMap<String, RawAdded>) -> Result<BTreeMap<TokenId, AddedToken>, ConfigError> {
+fn added_tokens(raw: BTreeMap<String, RawAdded>, path: &Path) -> Result<BTreeMap<TokenId, AddedToken>, ConfigError> {
     let mut tokens: BTreeMap<TokenId, AddedToken> = BTreeMap::new();
     for (key, token) in raw {
         let unsupported = |found: String, rule: &str| ConfigError::Unsupported {
+            path: path.to_owned(),
             key: format!("added_tokens_decoder.{key}"),
             found,
             rule: rule.to_owned(),
@@ -210,13 +128,14 @@ fn added_tokens(raw: BTreeMap<String, RawAdded>) -> Result<BTreeMap<TokenId, Add
 
 fn resolve(
     tokens: &BTreeMap<TokenId, AddedToken>,
-    key: &str,
-    token: Option<RawToken>,
+    (key, token): (&str, Option<RawToken>),
+    path: &Path,
 ) -> Result<Option<TokenId>, ConfigError> {
     let Some(RawToken::Name(name) | RawToken::Object { content: name }) = token else { return Ok(None) };
     match tokens.iter().find(|(_, token)| token.content == name) {
         Some((id, _)) => Ok(Some(*id)),
         None => Err(ConfigError::Unsupported {
+            path: path.to_owned(),
             key: key.to_owned(),
             found: format!("`{name}`"),
             rule: "it must be one of the tokens in added_tokens_decoder".to_owned(),
@@ -235,10 +154,6 @@ mod tests {
 
     fn tokenizer(text: &str) -> Result<TokenizerConfig, ConfigError> {
         TokenizerConfig::from_json(text, Path::new("tokenizer_config.json"))
-    }
-
-    fn generation(text: &str) -> Result<GenerationConfig, ConfigError> {
-        GenerationConfig::from_json(text, Path::new("generation_config.json"))
     }
 
     #[test]
@@ -271,24 +186,14 @@ mod tests {
         assert!(error.contains("added_tokens_decoder.x7"), "{error}");
         let error = tokenizer(r#"{"added_tokens_decoder": {"7": {"content": "a"}, "8": {"content": "a"}}}"#);
         assert!(error.unwrap_err().to_string().contains("share a name"));
+        let error = tokenizer(r#"{"eos_token": 3}"#).unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json") && error.contains("a token is expected"), "{error}");
         let error = tokenizer("{\"added_tokens_decoder\": 3}").unwrap_err().to_string();
         assert!(error.contains("tokenizer_config.json"), "{error}");
     }
 
     #[test]
-    fn generation_accepts_one_or_many_ends() {
-        let config = generation(r#"{"eos_token_id": [5, 4], "temperature": 0.5, "max_length": 9, "new_key": {}}"#);
-        let config = config.unwrap();
-        assert_eq!(config.eos, [TokenId(5), TokenId(4)]);
-        assert_eq!((config.temperature, config.top_p), (Some(0.5), None));
-        assert_eq!(generation(r#"{"eos_token_id": 3}"#).unwrap().eos, [TokenId(3)]);
-        assert!(generation(r#"{"eos_token_id": "3"}"#).is_err());
-    }
-
-    #[test]
-    fn a_missing_generation_file_is_empty_but_a_missing_tokenizer_file_is_an_error() {
-        let nowhere = Path::new("no-such-directory");
-        assert_eq!(GenerationConfig::from_dir(nowhere).unwrap(), GenerationConfig::default());
-        assert!(matches!(TokenizerConfig::from_dir(nowhere), Err(ConfigError::Io { .. })));
+    fn a_missing_file_is_an_error() {
+        assert!(matches!(TokenizerConfig::from_dir(Path::new("no-such-directory")), Err(ConfigError::Io { .. })));
     }
 }

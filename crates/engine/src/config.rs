@@ -1,5 +1,7 @@
 //! Sizes and limits of an engine.
 
+use perilune_cache::CacheConfig;
+use perilune_scheduler::CheckpointRules;
 use perilune_tensor::TokenId;
 
 use crate::EngineError;
@@ -17,14 +19,12 @@ pub struct EngineConfig {
     pub chunked_prefill_size: usize,
     /// Most prompt positions in one step whose logits are scored for prompt log-probabilities.
     pub max_prompt_logit_rows: usize,
-    /// Most tokens of prompt and output together. Where the block pool holds fewer, that counts.
+    /// Most tokens of prompt and output together. Where the arena holds fewer, that counts.
     pub context_length: usize,
-    /// Tokens per block of the latent cache.
-    pub block_size: usize,
-    /// Blocks of the latent cache.
-    pub num_blocks: usize,
-    /// KDA state slots.
-    pub num_slots: usize,
+    /// Memory for latents and states.
+    pub cache: CacheConfig,
+    /// When states are saved for later requests.
+    pub checkpoints: CheckpointRules,
     /// Tokens that end an output unless the caller says `ignore_eos`.
     pub eos_ids: Vec<TokenId>,
 }
@@ -32,7 +32,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// Most tokens of prompt and output together that a request may have.
     pub fn effective_context(&self) -> usize {
-        self.context_length.min(self.num_blocks.saturating_mul(self.block_size))
+        self.context_length.min(self.cache.capacity_tokens())
     }
 
     /// Checks that every size is at least 1.
@@ -46,9 +46,10 @@ impl EngineConfig {
             ("chunked_prefill_size", self.chunked_prefill_size),
             ("max_prompt_logit_rows", self.max_prompt_logit_rows),
             ("context_length", self.context_length),
-            ("block_size", self.block_size),
-            ("num_blocks", self.num_blocks),
-            ("num_slots", self.num_slots),
+            ("cache.block_size", self.cache.block_size),
+            ("cache.arena.block_len", self.cache.arena.block_len),
+            ("cache.arena.slot_len", self.cache.arena.slot_len),
+            ("cache.capacity_tokens", self.cache.capacity_tokens()),
         ];
         match sizes.into_iter().find(|&(_, value)| value == 0) {
             Some((field, value)) => Err(EngineError::Config { field, value, rule: "must be at least 1".into() }),

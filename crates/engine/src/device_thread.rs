@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use perilune_cache::{CacheManager, CacheSizes};
+use perilune_cache::{CacheKey, CacheManager};
 use perilune_sampling::SeedSource;
 use perilune_scheduler::{
     Event, EventKind, FinishReason, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::Work;
 use crate::step::{outcomes, step_input};
-use crate::{EngineState, StepRunner, TokenEvent};
+use crate::{EngineState, GenerateRequest, StepRunner, TokenEvent};
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
 pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) {
@@ -63,23 +63,18 @@ enum Ending {
 impl<R: StepRunner> DeviceThread<R> {
     fn new(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
         let config = &shared.config;
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let sizes = CacheSizes {
-            block_size: config.block_size,
-            num_blocks: count(config.num_blocks),
-            num_slots: count(config.num_slots),
-        };
         let scheduler = Scheduler::new(SchedulerConfig {
             max_running: config.max_running_requests,
             chunked_prefill_size: config.chunked_prefill_size,
             max_prompt_logit_rows: config.max_prompt_logit_rows,
             context_length: config.effective_context(),
             eos_ids: config.eos_ids.clone(),
+            checkpoints: config.checkpoints,
         });
         DeviceThread {
             runner,
             scheduler,
-            cache: CacheManager::new(sizes),
+            cache: CacheManager::new(config.cache),
             shared,
             inbox,
             streams: HashMap::new(),
@@ -138,6 +133,11 @@ impl<R: StepRunner> DeviceThread<R> {
             Command::Submit(submission) => self.accept(*submission),
             Command::Abort(id) => self.abort(id),
             Command::AbortAll => self.scheduler.ids().into_iter().for_each(|id| self.abort(id)),
+            Command::FlushCache => self.cache.flush(),
+            Command::ReportCache(reply) => {
+                // Whoever asked may be gone.
+                let _ = reply.send(self.cache.report());
+            }
             Command::Drain => self.ending = Ending::WhenIdle,
             Command::Shutdown => self.ending = Ending::Now,
         }
@@ -148,11 +148,13 @@ impl<R: StepRunner> DeviceThread<R> {
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
         self.streams.insert(id, Stream { events, queued: true });
-        self.scheduler.add(SequenceRequest { id, prompt: request.prompt, params: request.params, seed });
+        let GenerateRequest { prompt, params, cache_salt, checkpoint_hints } = request;
+        let key = CacheKey { salt: cache_salt.map(Into::into), ..CacheKey::default() };
+        self.scheduler.add(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
     }
 
     fn abort(&mut self, id: SeqId) {
-        if let Some(event) = self.scheduler.abort(id) {
+        if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
             self.deliver(event);
         }
     }
@@ -169,11 +171,11 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
-        let input = step_input(&self.scheduler, &plan)?;
+        let input = step_input((&self.scheduler, &self.cache), &plan)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan);
-        let events = self.scheduler.commit(&plan, outcomes);
+        let events = self.scheduler.commit(&mut self.cache, &plan, outcomes);
         // The numbers first: whoever sees a stream end also sees that its memory is free.
         self.publish();
         self.note_progress();
@@ -229,14 +231,14 @@ impl<R: StepRunner> DeviceThread<R> {
     }
 
     /// The numbers before and after a step, or while idle.
-    fn publish(&self) {
+    fn publish(&mut self) {
         let usage = self.cache.usage();
         let never_ran = self.streams.values().filter(|stream| stream.queued).count();
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.running = self.scheduler.num_running();
         monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
-        monitor.stats.blocks_used = usage.blocks_used;
-        monitor.stats.slots_used = usage.slots_used;
+        monitor.stats.usage = usage;
+        monitor.stats.prefixes = self.cache.stats();
     }
 
     /// A step has finished, or none is owed.
@@ -254,7 +256,7 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         let dead = if let EngineState::Dead { reason } = state { Some(reason.clone()) } else { None };
         for id in self.scheduler.ids() {
-            match (&dead, self.scheduler.abort(id)) {
+            match (&dead, self.scheduler.abort(id, &mut self.cache)) {
                 (None, Some(event)) => self.deliver(event),
                 (Some(reason), _) => {
                     self.shared.lock_monitor().stats.finished.failed += 1;

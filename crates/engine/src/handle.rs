@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use perilune_cache::CacheReport;
 use perilune_sampling::{Limits, SamplingParams};
 use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::stats::Monitor;
 use crate::stream::Ended;
@@ -20,6 +21,18 @@ pub struct GenerateRequest {
     pub prompt: Vec<TokenId>,
     /// How to continue it.
     pub params: SamplingParams,
+    /// Requests share stored prefixes only where this agrees.
+    pub cache_salt: Option<String>,
+    /// Positions in the prompt at which later requests are likely to part from it (ends of turns), rising: states are
+    /// saved there.
+    pub checkpoint_hints: Vec<usize>,
+}
+
+impl GenerateRequest {
+    /// A request that shares prefixes with all others and names no places to save states at.
+    pub fn new(prompt: Vec<TokenId>, params: SamplingParams) -> Self {
+        GenerateRequest { prompt, params, cache_salt: None, checkpoint_hints: Vec::new() }
+    }
 }
 
 /// Where an engine stands.
@@ -51,6 +64,8 @@ pub(crate) enum Command {
     Submit(Box<Submission>),
     Abort(SeqId),
     AbortAll,
+    FlushCache,
+    ReportCache(oneshot::Sender<CacheReport>),
     Drain,
     Shutdown,
 }
@@ -144,7 +159,7 @@ impl EngineHandle {
     /// # Errors
     /// `EmptyPrompt`, `UnknownToken`, `Invalid`, `PromptTooLong`.
     pub fn check(&self, request: &GenerateRequest) -> Result<(), SubmitError> {
-        let GenerateRequest { prompt, params } = request;
+        let GenerateRequest { prompt, params, .. } = request;
         if prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
@@ -202,6 +217,19 @@ impl EngineHandle {
     pub fn abort_all(&self) {
         // An engine that is gone has nothing left to abort.
         let _ = self.commands.send(Command::AbortAll);
+    }
+
+    /// Forgets all stored prefixes; requests under way keep what they have.
+    pub fn flush_cache(&self) {
+        // An engine that is gone has nothing stored.
+        let _ = self.commands.send(Command::FlushCache);
+    }
+
+    /// What is stored for later requests; `None` from an engine that is gone.
+    pub async fn cache_report(&self) -> Option<CacheReport> {
+        let (sender, report) = oneshot::channel();
+        self.commands.send(Command::ReportCache(sender)).ok()?;
+        report.await.ok()
     }
 
     /// Ends every request with `Abort`, then the device thread.

@@ -21,9 +21,13 @@ pub use error::{EngineError, SubmitError};
 pub use event::TokenEvent;
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
 pub use model_runner::ModelRunner;
+pub use perilune_cache::{
+    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, CacheReport, CacheStats, CacheUsage, HostId, Place,
+    PrefixReport, Prefixes, SequenceCache, StateReport, Tier, UnitKind,
+};
 pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
-pub use perilune_scheduler::{FinishReason, TokenRole, Usage};
-pub use runner::{StepInput, StepOutput, StepRun, StepRunner};
+pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
+pub use runner::{StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};
 pub use stats::{EngineStats, FinishCounts};
 pub use stream::TokenStream;

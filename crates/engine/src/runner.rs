@@ -1,7 +1,7 @@
 //! What computes a step. The engine knows nothing of models and devices beyond this trait.
 
 use perilune_backend::{BackendError, SampleRow, SampledRow};
-use perilune_cache::{BlockId, SlotId};
+use perilune_cache::{CacheOp, Place};
 use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
 
@@ -15,18 +15,29 @@ pub struct StepRun<'a> {
     /// How many tokens of the sequence were computed before: the position of the first one here.
     pub position: usize,
     /// Its KDA state slot.
-    pub slot: SlotId,
+    pub slot: Place,
     /// Its latent blocks in sequence order, enough for the last token here.
-    pub blocks: &'a [BlockId],
+    pub blocks: Vec<Place>,
     /// Which rows to sample or score. `row` counts within `tokens`; rising.
     pub rows: Vec<SampleRow>,
+    /// Copies of its state to take on the way, rising.
+    pub snapshots: Vec<StateCopy>,
+}
+
+/// A copy of a run's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateCopy {
+    /// Tokens of the run that it includes, at least 1.
+    pub after: usize,
+    /// Slot that takes it.
+    pub slot: Place,
 }
 
 /// One step: any number of runs, each of another sequence.
 #[derive(Debug, Clone)]
 pub struct StepInput<'a> {
-    /// State slots whose sequence begins here: to be zeroed before anything is computed.
-    pub fresh_slots: Vec<SlotId>,
+    /// What is to be done with slots and blocks before anything is computed, in order.
+    pub ops: Vec<CacheOp>,
     /// The runs.
     pub runs: Vec<StepRun<'a>>,
 }
@@ -43,7 +54,7 @@ pub trait StepRunner: Send + 'static {
     /// Token ids are below this.
     fn vocab_size(&self) -> usize;
 
-    /// Zeroes the input's fresh slots, computes its runs, and samples the rows they ask for.
+    /// Performs the input's operations on memory, computes its runs, and samples the rows they ask for.
     ///
     /// # Errors
     /// Any error ends the engine: the device's state counts as lost.

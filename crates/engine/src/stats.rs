@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use perilune_cache::{CacheManager, CacheStats, CacheUsage};
+
 use crate::EngineConfig;
 
 /// How many requests ended, by reason.
@@ -24,14 +26,10 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests that wait: new ones and preempted ones.
     pub waiting: usize,
-    /// Blocks leased.
-    pub blocks_used: usize,
-    /// All blocks.
-    pub blocks_total: usize,
-    /// State slots leased.
-    pub slots_used: usize,
-    /// All state slots.
-    pub slots_total: usize,
+    /// Memory for latents and states.
+    pub usage: CacheUsage,
+    /// What became of stored prefixes.
+    pub prefixes: CacheStats,
     /// Steps finished.
     pub steps: u64,
     /// Prompt tokens of accepted requests.
@@ -61,8 +59,8 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        let (blocks_total, slots_total) = (config.num_blocks, config.num_slots);
-        Monitor { stats: EngineStats { blocks_total, slots_total, ..EngineStats::default() }, owed_since: None }
+        let usage = CacheManager::new(config.cache).usage();
+        Monitor { stats: EngineStats { usage, ..EngineStats::default() }, owed_since: None }
     }
 
     /// Work arrived: if there was none, a step is owed from now on.

@@ -1,10 +1,11 @@
 //! Between the scheduler's plan and the runner's input and output.
 
 use perilune_backend::{Choice, Penalties, SampleRow, SampledRow, TokenCount};
+use perilune_cache::CacheManager;
 use perilune_sampling::{TokenLogprob, TokenLogprobs};
-use perilune_scheduler::{Draws, PlannedRun, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
+use perilune_scheduler::{Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
 
-use crate::{StepInput, StepOutput, StepRun};
+use crate::{StateCopy, StepInput, StepOutput, StepRun};
 
 const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
@@ -12,7 +13,14 @@ const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, freq
 ///
 /// # Errors
 /// A sentence where plan and scheduler do not belong together: a fault of this crate.
-pub(crate) fn step_input<'a>(scheduler: &'a Scheduler, plan: &StepPlan) -> Result<StepInput<'a>, String> {
+pub(crate) fn step_input<'a>(
+    (scheduler, cache): (&'a Scheduler, &CacheManager),
+    plan: &StepPlan,
+) -> Result<StepInput<'a>, String> {
+    let copy = |run: &PlannedRun, snapshot: &PlannedSnapshot| {
+        let slot = cache.slot_place(snapshot.slot)?;
+        Some(StateCopy { after: snapshot.position - run.tokens.start, slot })
+    };
     let run = |run: &PlannedRun| {
         let sequence = scheduler.running(run.seq)?;
         let held = sequence.cache()?;
@@ -20,14 +28,15 @@ pub(crate) fn step_input<'a>(scheduler: &'a Scheduler, plan: &StepPlan) -> Resul
             seq: run.seq,
             tokens: sequence.tokens().get(run.tokens.clone())?,
             position: run.tokens.start,
-            slot: held.slot(),
-            blocks: held.blocks(),
+            slot: cache.slot_place(held.slot())?,
+            blocks: held.blocks().iter().map(|block| cache.block_place(*block)).collect::<Option<_>>()?,
             rows: rows(sequence, run),
+            snapshots: run.snapshots.iter().map(|snapshot| copy(run, snapshot)).collect::<Option<_>>()?,
         })
     };
     let runs: Option<Vec<StepRun<'a>>> = plan.runs.iter().map(run).collect();
-    let runs = runs.ok_or("a step was planned for a sequence that does not run")?;
-    Ok(StepInput { fresh_slots: plan.fresh_slots.clone(), runs })
+    let runs = runs.ok_or("a step was planned for a sequence, or with memory, that is not there")?;
+    Ok(StepInput { ops: plan.ops.clone(), runs })
 }
 
 /// Scored positions first, then the drawn token: rising rows within the run.

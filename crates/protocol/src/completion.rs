@@ -6,8 +6,6 @@ use crate::fields::{Fields, invalid, token_ids};
 use crate::generation::{MAX_TOP_LOGPROBS, check_best_of};
 use crate::{GenerationOptions, ProtocolError, StreamMode, parse_object};
 
-/// Tokens generated where the client names no limit: OpenAI's default of this route.
-const DEFAULT_MAX_TOKENS: usize = 16;
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 1024;
 
@@ -31,7 +29,7 @@ pub struct CompletionRequest {
     pub echo: bool,
     /// Alternatives to report per token; `None` for no log-probabilities.
     pub logprobs: Option<usize>,
-    /// Sampling, stopping, choices. `max_tokens` is always set; 0 only with `echo` or `prompt_logprobs`.
+    /// Sampling, stopping, choices. `max_tokens` is 0 only with `echo` or `prompt_logprobs`.
     pub options: GenerationOptions,
     /// Streaming.
     pub stream: StreamMode,
@@ -44,7 +42,7 @@ impl CompletionRequest {
     /// What is wrong with it, by field, value and rule.
     pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
         let fields = &mut Fields::root(parse_object(body)?);
-        let mut options = GenerationOptions::read(fields)?;
+        let options = GenerationOptions::read(fields)?;
         check_best_of(fields, options.n)?;
         if let Some(suffix) = fields.string("suffix")?.filter(|suffix| !suffix.is_empty()) {
             return Err(fields.refuse("suffix", &Value::String(suffix), "this model does not fill in the middle"));
@@ -55,10 +53,7 @@ impl CompletionRequest {
             echo: fields.boolean("echo")?.unwrap_or(false),
             logprobs: fields.count("logprobs", 0, MAX_TOP_LOGPROBS)?,
             stream: StreamMode::read(fields)?,
-            options: {
-                options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
-                options
-            },
+            options,
         };
         let scores = request.echo || request.options.prompt_logprobs.is_some();
         if request.options.max_tokens == Some(0) && !scores {
@@ -132,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_defaults() {
-        assert_eq!(parse(json!({"prompt": "a"})).unwrap().options.max_tokens, Some(16));
+    fn limits() {
+        assert_eq!(parse(json!({"prompt": "a"})).unwrap().options.max_tokens, None);
         assert_eq!(parse(json!({"prompt": "a", "max_tokens": 0})).unwrap_err().param(), Some("max_tokens"));
         assert!(parse(json!({"prompt": "a", "max_tokens": 0, "echo": true})).is_ok());
         assert!(parse(json!({"prompt": "a", "max_tokens": 0, "prompt_logprobs": 1})).is_ok());

@@ -32,9 +32,9 @@ impl Fields {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Takes a value out; `null` is nothing.
+    /// Takes a value out; `null` is nothing, and stays.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
-        self.map.remove(key).filter(|value| !value.is_null())
+        if self.is_null(key) { None } else { self.map.remove(key) }
     }
 
     /// Whether a key is there, `null` included.
@@ -47,9 +47,16 @@ impl Fields {
         invalid(&self.path(key), value, rule)
     }
 
-    /// The error for an absent field.
+    /// The error for a field that is absent or `null`.
     pub(crate) fn missing(&self, key: &str, rule: &str) -> ProtocolError {
+        if self.is_null(key) {
+            return self.refuse(key, &Value::Null, rule);
+        }
         ProtocolError::Missing { field: self.path(key), rule: rule.to_owned() }
+    }
+
+    fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
     }
 
     pub(crate) fn boolean(&mut self, key: &str) -> Result<Option<bool>, ProtocolError> {

@@ -14,6 +14,8 @@ const MAX_CHOICES: usize = 128;
 const MAX_STOPS: usize = 16;
 /// Largest count of log-probabilities per position.
 pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
+/// Longest cache salt.
+const MAX_SALT_BYTES: usize = 1024;
 /// Bounds of a logit bias; values beyond them mean the bound.
 const MAX_BIAS: f64 = 100.0;
 
@@ -56,6 +58,8 @@ pub struct GenerationOptions {
     pub return_token_ids: bool,
     /// Whether special tokens are left out of the text; `true` where absent.
     pub skip_special_tokens: bool,
+    /// Stored prefixes are shared only among requests of equal salts.
+    pub cache_salt: Option<String>,
 }
 
 impl GenerationOptions {
@@ -65,7 +69,7 @@ impl GenerationOptions {
             n: fields.count("n", 1, MAX_CHOICES)?.unwrap_or(1),
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(i64::cast_unsigned),
             stop: read_stops(fields)?,
-            stop_token_ids: read_ids(fields, "stop_token_ids")?,
+            stop_token_ids: read_ids(fields, "stop_token_ids")?.unwrap_or_default(),
             min_tokens: fields.count("min_tokens", 0, u32::MAX as usize)?.unwrap_or(0),
             max_tokens: fields.count("max_tokens", 0, u32::MAX as usize)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
@@ -80,6 +84,7 @@ impl GenerationOptions {
             prompt_logprobs: fields.count("prompt_logprobs", 0, MAX_TOP_LOGPROBS)?,
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
+            cache_salt: read_salt(fields)?,
         })
     }
 }
@@ -120,6 +125,15 @@ impl StreamMode {
     }
 }
 
+fn read_salt(fields: &mut Fields) -> Result<Option<String>, ProtocolError> {
+    match fields.string("cache_salt")? {
+        Some(salt) if salt.is_empty() || salt.len() > MAX_SALT_BYTES => {
+            Err(fields.refuse("cache_salt", &Value::String(salt), "must have 1 to 1024 bytes"))
+        }
+        salt => Ok(salt),
+    }
+}
+
 /// Search methods that would change the answer must not be dropped silently.
 fn refuse_search(fields: &mut Fields) -> Result<(), ProtocolError> {
     if fields.boolean("use_beam_search")? == Some(true) {
@@ -144,10 +158,10 @@ fn read_stops(fields: &mut Fields) -> Result<Vec<String>, ProtocolError> {
     items.into_iter().enumerate().map(text).collect()
 }
 
-pub(crate) fn read_ids(fields: &mut Fields, key: &str) -> Result<Vec<u32>, ProtocolError> {
+/// A list of token ids; `None` where it is absent.
+pub(crate) fn read_ids(fields: &mut Fields, key: &str) -> Result<Option<Vec<u32>>, ProtocolError> {
     let path = fields.path(key);
-    let items = fields.array(key)?;
-    items.map_or_else(|| Ok(Vec::new()), |items| token_ids(&path, &items))
+    fields.array(key)?.map(|items| token_ids(&path, &items)).transpose()
 }
 
 fn read_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ProtocolError> {

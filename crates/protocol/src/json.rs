@@ -29,7 +29,7 @@ pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ProtocolError> {
 fn parse_value(text: &str) -> Result<Value, ProtocolError> {
     let reason = |e: serde_json::Error| ProtocolError::Json { reason: e.to_string() };
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Guarded.deserialize(&mut deserializer).map_err(reason)?;
+    let value = Guarded { place: Place::Outermost }.deserialize(&mut deserializer).map_err(reason)?;
     deserializer.end().map_err(reason)?;
     Ok(value)
 }
@@ -46,7 +46,23 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-struct Guarded;
+/// Reads one value.
+#[derive(Clone, Copy)]
+struct Guarded {
+    place: Place,
+}
+
+/// Where a value stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is the whole text.
+    Outermost,
+    /// It is inside another.
+    Inside,
+}
+
+/// How values inside others are read.
+const INSIDE: Guarded = Guarded { place: Place::Inside };
 
 impl<'de> DeserializeSeed<'de> for Guarded {
     type Value = Value;
@@ -93,7 +109,7 @@ impl<'de> Visitor<'de> for Guarded {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(Guarded)? {
+        while let Some(item) = items.next_element_seed(INSIDE)? {
             array.push(item);
         }
         Ok(Value::Array(array))
@@ -102,7 +118,11 @@ impl<'de> Visitor<'de> for Guarded {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let value = entries.next_value_seed(Guarded)?;
+            let value = entries.next_value_seed(INSIDE).map_err(|error| match self.place {
+                // The parser puts the line and column behind the message, whatever it is.
+                Place::Outermost => A::Error::custom(format_args!("in `{}`: {error}", shortened(&key))),
+                Place::Inside => error,
+            })?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("key {key:?} occurs twice in one object")));
             }
@@ -110,6 +130,11 @@ impl<'de> Visitor<'de> for Guarded {
         }
         Ok(Value::Object(map))
     }
+}
+
+/// A key for people.
+fn shortened(key: &str) -> String {
+    key.chars().take(40).collect()
 }
 
 #[cfg(test)]
@@ -150,5 +175,14 @@ mod tests {
         assert!(reason(br#"{"b": [{"c": {"a": 1, "a": 1}}]}"#).contains("occurs twice"));
         let map = parse_object(br#"{"b": 1, "a": {"z": 1, "y": -2, "x": 1.5, "w": [null, true]}}"#).unwrap();
         assert_eq!(Value::Object(map).to_string(), r#"{"b":1,"a":{"z":1,"y":-2,"x":1.5,"w":[null,true]}}"#);
+    }
+
+    #[test]
+    fn a_fault_inside_a_field_names_the_field_and_the_place() {
+        let lone = reason(br#"{"model": "m", "prompt": "a\udc00"}"#);
+        assert!(lone.contains("in `prompt`: ") && lone.contains("surrogate"), "{lone}");
+        assert_eq!(lone.matches("line 1 column").count(), 1, "{lone}");
+        let nested = reason(br#"{"messages": [{"content": "\udc00"}]}"#);
+        assert!(nested.contains("in `messages`: ") && !nested.contains("in `content`"), "{nested}");
     }
 }

@@ -35,7 +35,7 @@ pub use logprobs::{
 };
 pub use message::{Message, RequestedCall};
 pub use model::{ModelCard, ModelList};
-pub use thinking::{EffortLevel, ThinkingOptions};
+pub use thinking::{EFFORT_WORDS, EffortLevel, ThinkingOptions};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tools::{ResponseFormat, ToolChoice, Tools};
 pub use usage::{CompletionTokensDetails, PromptTokensDetails, Usage};

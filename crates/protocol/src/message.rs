@@ -132,11 +132,11 @@ fn read_call(path: String, value: Value) -> Result<RequestedCall, ProtocolError>
 
 fn required_content(fields: &mut Fields) -> Result<Vec<String>, ProtocolError> {
     const RULE: &str = "it must be a string or an array of text parts";
-    if fields.contains("content") {
-        let value = fields.take("content").unwrap_or(Value::Null);
-        return parts(&fields.path("content"), value, RULE);
+    let path = fields.path("content");
+    match fields.take("content") {
+        Some(value) => parts(&path, value, RULE),
+        None => Err(fields.missing("content", RULE)),
     }
-    Err(fields.missing("content", RULE))
 }
 
 fn optional_content(fields: &mut Fields) -> Result<Vec<String>, ProtocolError> {
@@ -214,6 +214,8 @@ mod tests {
         for (message, param) in cases {
             assert_eq!(read(message.clone()).unwrap_err().param(), Some(param), "{message}");
         }
+        let null = read_messages(&mut Fields::of(String::new(), json!({"messages": null})).unwrap()).unwrap_err();
+        assert!(null.to_string().starts_with("`messages` is null"), "{null}");
         let mut none = Fields::of(String::new(), json!({"messages": []})).unwrap();
         assert!(read_messages(&mut none).unwrap_err().to_string().contains("at least one message"));
     }

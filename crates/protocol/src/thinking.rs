@@ -2,7 +2,8 @@
 //!
 //! Clients say it in three places: `thinking {type, keep, effort}`, `reasoning_effort`, and
 //! `chat_template_kwargs {thinking, thinking_effort}`. The first of these that says something decides; reasoning of
-//! earlier turns is always kept, which is what Kimi K3 is trained for.
+//! earlier turns is always kept, which is what Kimi K3 is trained for. K3 has three levels; the words of OpenAI's clients
+//! between and beyond them mean the nearest one ([`EFFORT_WORDS`]).
 
 use serde_json::Value;
 
@@ -20,6 +21,17 @@ pub enum EffortLevel {
     Max,
 }
 
+/// Words for effort from least to most, and the level each means; `None` is no thinking at all.
+pub const EFFORT_WORDS: [(&str, Option<EffortLevel>); 7] = [
+    ("none", None),
+    ("minimal", Some(EffortLevel::Low)),
+    ("low", Some(EffortLevel::Low)),
+    ("medium", Some(EffortLevel::High)),
+    ("high", Some(EffortLevel::High)),
+    ("xhigh", Some(EffortLevel::Max)),
+    ("max", Some(EffortLevel::Max)),
+];
+
 /// What the client says about thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThinkingOptions {
@@ -32,25 +44,23 @@ pub enum ThinkingOptions {
 impl ThinkingOptions {
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
         let (switch, nested) = read_thinking(fields)?;
-        let flat = match fields.string("reasoning_effort")? {
-            Some(word) if word == "none" => Some(None),
-            Some(word) => Some(Some(effort(fields, "reasoning_effort", word)?)),
-            None => None,
-        };
+        let flat = read_effort(fields, "reasoning_effort")?;
         let mut template = (None, None);
         if let Some(mut kwargs) = fields.object("chat_template_kwargs")? {
             template.0 = kwargs.boolean("thinking")?;
             template.1 = read_effort(&mut kwargs, "thinking_effort")?;
         }
-        let off_by_effort = flat == Some(None);
-        let on = switch.or(template.0).unwrap_or(!off_by_effort);
-        let level = nested.or(flat.flatten()).or(template.1);
-        Ok(if on { ThinkingOptions::On(level) } else { ThinkingOptions::Off })
+        let wish = nested.or(flat).or(template.1);
+        let on = switch.or(template.0).unwrap_or(wish != Some(None));
+        Ok(if on { ThinkingOptions::On(wish.flatten()) } else { ThinkingOptions::Off })
     }
 }
 
+/// What a word says: `None` where there is none, `Some(None)` where it says not to think.
+type Wish = Option<Option<EffortLevel>>;
+
 /// `thinking`: its switch and its effort.
-fn read_thinking(fields: &mut Fields) -> Result<(Option<bool>, Option<EffortLevel>), ProtocolError> {
+fn read_thinking(fields: &mut Fields) -> Result<(Option<bool>, Wish), ProtocolError> {
     let Some(mut thinking) = fields.object("thinking")? else { return Ok((None, None)) };
     let switch = match thinking.string("type")? {
         None => None,
@@ -66,17 +76,13 @@ fn read_thinking(fields: &mut Fields) -> Result<(Option<bool>, Option<EffortLeve
     Ok((switch, read_effort(&mut thinking, "effort")?))
 }
 
-fn read_effort(fields: &mut Fields, key: &str) -> Result<Option<EffortLevel>, ProtocolError> {
-    fields.string(key)?.map(|word| effort(fields, key, word)).transpose()
-}
-
-fn effort(fields: &Fields, key: &str, word: String) -> Result<EffortLevel, ProtocolError> {
-    match word.as_str() {
-        "low" => Ok(EffortLevel::Low),
-        "high" => Ok(EffortLevel::High),
-        "max" => Ok(EffortLevel::Max),
-        _ => Err(fields.refuse(key, &Value::String(word), "it must be `low`, `high` or `max`")),
+fn read_effort(fields: &mut Fields, key: &str) -> Result<Wish, ProtocolError> {
+    let Some(word) = fields.string(key)? else { return Ok(None) };
+    if let Some((_, level)) = EFFORT_WORDS.iter().find(|(known, _)| *known == word) {
+        return Ok(Some(*level));
     }
+    let known = EFFORT_WORDS.map(|(known, _)| format!("`{known}`")).join(", ");
+    Err(fields.refuse(key, &Value::String(word), &format!("it must be one of {known}")))
 }
 
 #[cfg(test)]
@@ -97,6 +103,11 @@ mod tests {
             (json!({}), On(None)),
             (json!({"reasoning_effort": "low"}), On(Some(Low))),
             (json!({"reasoning_effort": "none"}), Off),
+            (json!({"reasoning_effort": "minimal"}), On(Some(Low))),
+            (json!({"reasoning_effort": "medium"}), On(Some(High))),
+            (json!({"reasoning_effort": "xhigh"}), On(Some(Max))),
+            (json!({"thinking": {"effort": "none"}, "reasoning_effort": "low"}), Off),
+            (json!({"thinking": {"type": "enabled"}, "reasoning_effort": "none"}), On(None)),
             (json!({"thinking": {"type": "disabled"}}), Off),
             (json!({"thinking": {"type": "disabled"}, "reasoning_effort": "max"}), Off),
             (json!({"thinking": {"type": "enabled", "keep": "all", "effort": "high"}}), On(Some(High))),
@@ -113,12 +124,12 @@ mod tests {
     #[test]
     fn wrong_values_are_named() {
         let cases = [
-            (json!({"reasoning_effort": "medium"}), "reasoning_effort"),
+            (json!({"reasoning_effort": "enormous"}), "reasoning_effort"),
             (json!({"reasoning_effort": 3}), "reasoning_effort"),
             (json!({"thinking": true}), "thinking"),
             (json!({"thinking": {"type": "maybe"}}), "thinking.type"),
             (json!({"thinking": {"keep": "none"}}), "thinking.keep"),
-            (json!({"thinking": {"effort": "medium"}}), "thinking.effort"),
+            (json!({"thinking": {"effort": "little"}}), "thinking.effort"),
             (json!({"chat_template_kwargs": {"thinking": "yes"}}), "chat_template_kwargs.thinking"),
             (json!({"chat_template_kwargs": {"thinking_effort": ""}}), "chat_template_kwargs.thinking_effort"),
         ];

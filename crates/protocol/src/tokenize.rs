@@ -74,10 +74,9 @@ impl DetokenizeRequest {
     /// What is wrong with it, by field, value and rule.
     pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
         let fields = &mut Fields::root(parse_object(body)?);
-        if !fields.contains("tokens") {
-            return Err(fields.missing("tokens", "it must be an array of token ids"));
-        }
-        Ok(DetokenizeRequest { tokens: read_ids(fields, "tokens")?, model: fields.string("model")? })
+        let tokens = read_ids(fields, "tokens")?;
+        let tokens = tokens.ok_or_else(|| fields.missing("tokens", "it must be an array of token ids"))?;
+        Ok(DetokenizeRequest { tokens, model: fields.string("model")? })
     }
 }
 
@@ -103,10 +102,16 @@ mod tests {
         assert_eq!(TokenizeRequest::parse(b"{}").unwrap_err().param(), Some("prompt"));
         assert_eq!(TokenizeRequest::parse(br#"{"prompt": 1}"#).unwrap_err().param(), Some("prompt"));
         assert_eq!(DetokenizeRequest::parse(br#"{"tokens": [1, 2]}"#).unwrap().tokens, [1, 2]);
-        for (bad, param) in
-            [("{}", "tokens"), (r#"{"tokens": [1, "a"]}"#, "tokens[1]"), (r#"{"tokens": "a"}"#, "tokens")]
-        {
+        for (bad, param) in [
+            ("{}", "tokens"),
+            (r#"{"tokens": [1, "a"]}"#, "tokens[1]"),
+            (r#"{"tokens": "a"}"#, "tokens"),
+            (r#"{"tokens": null}"#, "tokens"),
+        ] {
             assert_eq!(DetokenizeRequest::parse(bad.as_bytes()).unwrap_err().param(), Some(param));
         }
+        assert!(DetokenizeRequest::parse(br#"{"tokens": []}"#).unwrap().tokens.is_empty());
+        let null = TokenizeRequest::parse(br#"{"prompt": null}"#).unwrap_err().to_string();
+        assert!(null.starts_with("`prompt` is null"), "{null}");
     }
 }

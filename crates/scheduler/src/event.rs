@@ -43,7 +43,7 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Tokens generated, the stop token included.
     pub completion_tokens: usize,
-    /// Prompt tokens that were not computed because a stored prefix had them. 0 until prefixes are stored.
+    /// Prompt tokens that were not computed because a stored prefix had them.
     pub cached_tokens: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use perilune_cache::SlotId;
+use perilune_cache::{CacheOp, SlotId};
 use perilune_sampling::TokenLogprobs;
 
 use crate::SeqId;
@@ -27,13 +27,24 @@ pub struct PlannedRun {
     pub scored: Range<usize>,
     /// Whether a token is drawn.
     pub draws: Draws,
+    /// Copies of the state to take on the way, in rising order.
+    pub snapshots: Vec<PlannedSnapshot>,
+}
+
+/// A copy of a sequence's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedSnapshot {
+    /// Tokens of the sequence that it includes: within the run, at least one of its tokens.
+    pub position: usize,
+    /// Slot that takes it.
+    pub slot: SlotId,
 }
 
 /// A step. Runs are in order of arrival; each sequence has at most one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StepPlan {
-    /// Slots whose sequence begins here: to be zeroed before anything is computed.
-    pub fresh_slots: Vec<SlotId>,
+    /// What is to be done with units of memory before anything is computed, in order.
+    pub ops: Vec<CacheOp>,
     /// What to compute.
     pub runs: Vec<PlannedRun>,
     /// Sequences that gave up their memory for an earlier one and will be computed again.

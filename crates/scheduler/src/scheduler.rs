@@ -1,18 +1,25 @@
 //! The scheduler: who runs, who waits, and what each step computes.
 //!
-//! First come, first served. Running sequences are served in order of arrival; where memory runs out, the latest arrival
-//! gives its memory up and is computed again later. So the earliest sequence always makes progress, and as every accepted
-//! sequence fits when it is alone, every one ends.
+//! First come, first served. Running sequences are served in order of arrival; where memory runs out, a later one gives
+//! its memory up: the one whose tokens are cheapest to compute again for what it holds. What it had computed is stored as
+//! any other prefix is, so it resumes from there unless others needed that memory. The earliest sequence always makes
+//! progress, and as every accepted sequence fits when it is alone, every one ends.
+//!
+//! A sequence whose beginning an earlier one is computing right now waits for it, and the state where the two part is
+//! saved: of many requests with one long beginning only the first computes it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
-use perilune_cache::CacheManager;
+use perilune_cache::{CacheManager, Match, common_prefix};
 use perilune_tensor::TokenId;
 
+use crate::checkpoints::{CheckpointRules, Known};
 use crate::sequence::finite;
-use crate::{Draws, Event, EventKind, FinishReason, PlannedRun, RowOutcome, RunOutcome, SeqId, Sequence};
-use crate::{SequenceRequest, StepPlan};
+use crate::{
+    Draws, Event, EventKind, FinishReason, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, SeqId, Sequence,
+    SequenceRequest, StepPlan,
+};
 
 /// Limits of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +34,12 @@ pub struct SchedulerConfig {
     pub context_length: usize,
     /// Tokens that end an output.
     pub eos_ids: Vec<TokenId>,
+    /// When states are saved.
+    pub checkpoints: CheckpointRules,
 }
+
+/// Sequences that a new one is compared with, to find where they part.
+const MAX_COMPARED: usize = 32;
 
 /// What is left of a step's limits while it is planned.
 struct Budget {
@@ -54,14 +66,18 @@ impl Scheduler {
     /// Queues a request.
     pub fn add(&mut self, request: SequenceRequest) {
         let sequence = Sequence::new(request, &self.config.eos_ids, self.config.context_length);
+        let running: Vec<SeqId> = self.running.keys().copied().collect();
+        running.into_iter().take(MAX_COMPARED).for_each(|id| self.plan_parting(id, &sequence));
         self.enqueue(sequence);
     }
 
-    /// Ends a sequence and frees what it holds; `None` where there is none of that number.
-    pub fn abort(&mut self, id: SeqId) -> Option<Event> {
+    /// Ends a sequence; what it computed is stored. `None` where there is none of that number.
+    pub fn abort(&mut self, id: SeqId, cache: &mut CacheManager) -> Option<Event> {
         let waiting = self.waiting.iter().position(|s| s.id() == id);
-        let found = self.running.remove(&id).or_else(|| self.waiting.remove(waiting?));
-        found.map(|sequence| sequence.finish(FinishReason::Abort))
+        let mut sequence = self.running.remove(&id).or_else(|| self.waiting.remove(waiting?))?;
+        let event = sequence.finish(FinishReason::Abort);
+        donate(&mut sequence, cache);
+        Some(event)
     }
 
     /// Numbers of all sequences, running ones first.
@@ -102,19 +118,29 @@ impl Scheduler {
         if plan.preempted.is_empty() {
             self.admit(cache, (&mut plan, &mut budget));
         }
+        // Without a run there is no step now; then they wait for the next one.
+        if !plan.runs.is_empty() {
+            plan.ops = cache.take_ops();
+        }
         plan
     }
 
-    /// Takes in what a step computed; events in the order of its runs. Ended sequences free what they hold.
-    pub fn commit(&mut self, plan: &StepPlan, outcomes: Vec<RunOutcome>) -> Vec<Event> {
+    /// Takes in what a step computed; events in the order of its runs. What ended sequences computed is stored.
+    pub fn commit(&mut self, cache: &mut CacheManager, plan: &StepPlan, outcomes: Vec<RunOutcome>) -> Vec<Event> {
         let mut events = Vec::new();
         for (run, outcome) in plan.runs.iter().zip(outcomes) {
-            let Some(sequence) = self.running.get_mut(&run.seq) else { continue };
+            let Some(sequence) = self.running.get_mut(&run.seq) else {
+                run.snapshots.iter().for_each(|snapshot| cache.return_slot(snapshot.slot));
+                continue;
+            };
             let new = settle(sequence, run, outcome.rows);
-            let ended = new.last().is_some_and(|e| matches!(e.kind, EventKind::Finished { .. } | EventKind::Corrupt));
+            let end = new.last().map(|event| &event.kind);
+            let corrupt = matches!(end, Some(EventKind::Corrupt));
+            let ended = corrupt || matches!(end, Some(EventKind::Finished { .. }));
+            store_snapshots(sequence, run, (cache, corrupt));
             events.extend(new);
-            if ended {
-                self.running.remove(&run.seq);
+            if let Some(mut sequence) = ended.then(|| self.running.remove(&run.seq)).flatten() {
+                if corrupt { discard(&mut sequence, cache) } else { donate(&mut sequence, cache) }
             }
         }
         events
@@ -133,10 +159,20 @@ impl Scheduler {
             if end > wanted.start {
                 return self.take(id, wanted.start..end, cache, (plan, budget));
             }
-            // No block for even one token: the latest arrival gives way, perhaps this one.
-            let Some(latest) = self.running.keys().next_back().copied() else { return };
-            self.preempt(latest, plan);
+            // No block for even one token: somebody who came later gives way, or this one where it is the latest.
+            let victim = self.cheapest_after(id, cache).unwrap_or(id);
+            self.preempt(victim, cache, plan);
         }
+    }
+
+    /// Among those that came after `id`, the sequence that loses least for what it holds; the latest among equals.
+    fn cheapest_after(&self, id: SeqId, cache: &CacheManager) -> Option<SeqId> {
+        let later = self.running.range((Bound::Excluded(id), Bound::Unbounded));
+        let worth = |sequence: &Sequence| {
+            let held = sequence.cache().map_or(1, |held| cache.own_len(held));
+            sequence.computed as f64 / held as f64
+        };
+        later.rev().min_by(|(_, a), (_, b)| worth(a).total_cmp(&worth(b))).map(|(id, _)| *id)
     }
 
     fn take(
@@ -158,12 +194,13 @@ impl Scheduler {
         }
         let last = tokens.end == sequence.tokens().len() && sequence.generates();
         let draws = if last { Draws::Token } else { Draws::Nothing };
-        plan.runs.push(PlannedRun { seq: id, tokens, scored, draws });
+        let snapshots = plan_snapshots(sequence, &tokens, cache);
+        plan.runs.push(PlannedRun { seq: id, tokens, scored, draws, snapshots });
     }
 
-    fn preempt(&mut self, id: SeqId, plan: &mut StepPlan) {
+    fn preempt(&mut self, id: SeqId, cache: &mut CacheManager, plan: &mut StepPlan) {
         if let Some(mut sequence) = self.running.remove(&id) {
-            sequence.release();
+            donate(&mut sequence, cache);
             plan.preempted.push(id);
             self.enqueue(sequence);
         }
@@ -174,18 +211,55 @@ impl Scheduler {
     fn admit(&mut self, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget)) {
         while self.running.len() < self.config.max_running && budget.prefill > 0 {
             let Some(next) = self.waiting.front() else { return };
+            let found = cache.lookup(next.key(), next.tokens(), next.reusable());
             let promised: usize = self.running.values().map(|sequence| missing_blocks(sequence, cache)).sum();
-            let alone = self.running.is_empty();
-            if promised + missing_blocks(next, cache) > cache.free_blocks() && !alone {
+            let wanted = next.tokens().len() + usize::from(next.generates());
+            if !self.running.is_empty() && !cache.has_room(found, (wanted, promised)) {
                 return;
             }
-            let Ok(held) = cache.open() else { return };
+            if self.waits_for_another(found) {
+                return;
+            }
             let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let Ok(opened) = cache.open(sequence.key(), sequence.tokens(), sequence.reusable()) else {
+                return self.waiting.push_front(sequence);
+            };
+            let known = Known {
+                hints: sequence.hints(),
+                cached: opened.cached,
+                fork: found.agreeing,
+                prompt_len: sequence.prompt_len(),
+            };
+            sequence.planned = self.config.checkpoints.places(known);
+            sequence.start(opened.cache, opened.cached);
             let id = sequence.id();
-            plan.fresh_slots.push(held.slot());
-            sequence.cache = Some(held);
             self.running.insert(id, sequence);
+            let waiting = std::mem::take(&mut self.waiting);
+            waiting.iter().take(MAX_COMPARED).for_each(|later| self.plan_parting(id, later));
+            self.waiting = waiting;
             self.serve(id, cache, (plan, budget));
+            if !plan.preempted.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Whether the next sequence had better wait until a running one has computed what both begin with; then the state
+    /// at that place will be saved.
+    fn waits_for_another(&self, found: Match) -> bool {
+        let Some(next) = self.waiting.front() else { return false };
+        let least = found.cached + self.config.checkpoints.least_gap.max(1);
+        self.running.values().any(|sequence| {
+            parting(sequence, next).is_some_and(|place| place >= least && sequence.planned.contains(place))
+        })
+    }
+
+    /// Plans to save a running sequence's state where one that came later parts from it.
+    fn plan_parting(&mut self, id: SeqId, later: &Sequence) {
+        let least_gap = self.config.checkpoints.least_gap.max(1);
+        let Some(sequence) = self.running.get_mut(&id) else { return };
+        if let Some(place) = parting(sequence, later).filter(|place| *place >= sequence.computed + least_gap) {
+            sequence.planned.add(place);
         }
     }
 
@@ -193,6 +267,55 @@ impl Scheduler {
         let place = self.waiting.partition_point(|other| other.id() < sequence.id());
         self.waiting.insert(place, sequence);
     }
+}
+
+/// Lends slots for the states that are to be saved while `tokens` are computed.
+fn plan_snapshots(sequence: &mut Sequence, tokens: &Range<usize>, cache: &mut CacheManager) -> Vec<PlannedSnapshot> {
+    let mut snapshots = Vec::new();
+    for position in sequence.planned.between(tokens.start, tokens.end) {
+        if let Some(slot) = cache.spare_slot(position - sequence.saved) {
+            snapshots.push(PlannedSnapshot { position, slot });
+            sequence.saved = position;
+        }
+    }
+    snapshots
+}
+
+/// Stores the states that a run saved, if they are to be trusted.
+fn store_snapshots(sequence: &mut Sequence, run: &PlannedRun, (cache, corrupt): (&mut CacheManager, bool)) {
+    for snapshot in &run.snapshots {
+        let key = sequence.key().clone();
+        match sequence.split_for_store(snapshot.position) {
+            Some((held, tokens)) if !corrupt => cache.store(held, &key, tokens, snapshot.slot),
+            _ => cache.return_slot(snapshot.slot),
+        }
+    }
+}
+
+/// Stores what a sequence has computed, and its state.
+fn donate(sequence: &mut Sequence, cache: &mut CacheManager) {
+    let key = sequence.key().clone();
+    if let Some((held, tokens)) = sequence.stop() {
+        cache.donate(held, &key, tokens);
+    }
+}
+
+/// Gives up what a sequence held, and everything stored that begins like it.
+fn discard(sequence: &mut Sequence, cache: &mut CacheManager) {
+    let key = sequence.key().clone();
+    if let Some((held, tokens)) = sequence.stop() {
+        cache.discard(held, &key, tokens);
+    }
+}
+
+/// Where a waiting sequence parts from a running one that has not computed that place yet.
+fn parting(running: &Sequence, waiting: &Sequence) -> Option<usize> {
+    if running.computed >= running.prompt_len() || running.key() != waiting.key() {
+        return None;
+    }
+    let prompt = &running.tokens()[..running.prompt_len() - 1];
+    let place = common_prefix(prompt, waiting.tokens()).min(waiting.reusable());
+    (place > running.computed).then_some(place)
 }
 
 /// Blocks that a sequence lacks for all its tokens and one more.

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use perilune_cache::SequenceCache;
+use perilune_cache::{CacheKey, SequenceCache};
 use perilune_sampling::{SamplingParams, StopRules, TokenLogprobs, Verdict};
 use perilune_tensor::TokenId;
 
+use crate::checkpoints::PlannedPositions;
 use crate::{Event, EventKind, FinishReason, RowOutcome, SeqId, TokenRole, Usage};
 
 /// A request to be scheduled. The caller has checked it: prompt not empty, parameters valid, prompt and output fit.
@@ -19,6 +20,10 @@ pub struct SequenceRequest {
     pub params: SamplingParams,
     /// Fixes its random numbers.
     pub seed: u64,
+    /// Whom it shares prefixes with.
+    pub key: CacheKey,
+    /// Positions in the prompt at which later requests are likely to part from it, rising.
+    pub checkpoint_hints: Vec<usize>,
 }
 
 /// How often a token occurs in a sequence.
@@ -49,11 +54,19 @@ pub struct Sequence {
     occurrences: HashMap<TokenId, Occurrences>,
     /// What it holds while it runs.
     pub(crate) cache: Option<SequenceCache>,
+    key: CacheKey,
+    hints: Vec<usize>,
+    /// Tokens of the last state that was stored or is being saved, its own or the one it started from.
+    pub(crate) saved: usize,
+    /// Where its state is saved while it runs.
+    pub(crate) planned: PlannedPositions,
+    /// Prompt tokens that it did not have to compute, as of its first start.
+    pub(crate) cached_tokens: Option<usize>,
 }
 
 impl Sequence {
     pub(crate) fn new(request: SequenceRequest, eos_ids: &[TokenId], context_length: usize) -> Self {
-        let SequenceRequest { id, prompt, params, seed } = request;
+        let SequenceRequest { id, prompt, params, seed, key, checkpoint_hints } = request;
         let rules = StopRules::new(&params, eos_ids, context_length.saturating_sub(prompt.len()));
         let mut occurrences: HashMap<TokenId, Occurrences> = HashMap::new();
         if params.has_penalties() {
@@ -74,6 +87,11 @@ impl Sequence {
             prompt_logprobs,
             occurrences,
             cache: None,
+            key,
+            hints: checkpoint_hints,
+            saved: 0,
+            planned: PlannedPositions::default(),
+            cached_tokens: None,
         }
     }
 
@@ -142,10 +160,40 @@ impl Sequence {
         first..last.max(first)
     }
 
-    /// Gives up slot and blocks; everything is computed again later.
-    pub(crate) fn release(&mut self) {
-        self.cache = None;
-        self.computed = 0;
+    /// Whom it shares prefixes with.
+    pub fn key(&self) -> &CacheKey {
+        &self.key
+    }
+
+    /// Where its author expects others to part from it.
+    pub(crate) fn hints(&self) -> &[usize] {
+        &self.hints
+    }
+
+    /// Tokens that a stored state may save it: one must be left to compute, and all whose logits are still to be scored.
+    pub(crate) fn reusable(&self) -> usize {
+        let all_but_one = self.tokens.len().saturating_sub(1);
+        let unscored = self.params.prompt_logprobs.is_some() && self.scored < self.prompt_len;
+        if unscored { all_but_one.min(self.scored - 1) } else { all_but_one }
+    }
+
+    /// Starts to run with some tokens computed.
+    pub(crate) fn start(&mut self, cache: SequenceCache, computed: usize) {
+        self.cache = Some(cache);
+        (self.computed, self.saved) = (computed, computed);
+        self.cached_tokens.get_or_insert(computed);
+    }
+
+    /// What it holds, and its first `len` tokens, which must be computed.
+    pub(crate) fn split_for_store(&mut self, len: usize) -> Option<(&mut SequenceCache, &[TokenId])> {
+        let tokens = self.tokens.get(..len).filter(|_| len <= self.computed)?;
+        Some((self.cache.as_mut()?, tokens))
+    }
+
+    /// Stops running: what it held, and the tokens whose state and latents that has.
+    pub(crate) fn stop(&mut self) -> Option<(SequenceCache, &[TokenId])> {
+        let computed = std::mem::take(&mut self.computed);
+        Some((self.cache.take()?, &self.tokens[..computed]))
     }
 
     /// Takes in the log-probability of the next prompt token.
@@ -181,7 +229,11 @@ impl Sequence {
     }
 
     pub(crate) fn finish(&self, reason: FinishReason) -> Event {
-        let usage = Usage { prompt_tokens: self.prompt_len, completion_tokens: self.generated(), cached_tokens: 0 };
+        let usage = Usage {
+            prompt_tokens: self.prompt_len,
+            completion_tokens: self.generated(),
+            cached_tokens: self.cached_tokens.unwrap_or(0).min(self.prompt_len),
+        };
         self.event(EventKind::Finished { reason, usage })
     }
 

@@ -3,18 +3,19 @@
 
 mod toy_model;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use perilune_cache::{CacheManager, CacheSizes};
+use perilune_cache::{ArenaShape, CacheConfig, CacheKey, CacheManager, CacheStats, Prefixes};
 use perilune_sampling::{SamplingParams, TokenLogprobs};
 use perilune_scheduler::{
-    Draws, EventKind, FinishReason, RowOutcome, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest,
-    StepPlan,
+    CheckpointRules, Draws, EventKind, FinishReason, RowOutcome, RunOutcome, Scheduler, SchedulerConfig, SeqId,
+    SequenceRequest, StepPlan,
 };
 use perilune_tensor::TokenId;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
-use toy_model::{EOS, ToyModel, VOCAB, digest, draw, logprobs, oracle, prompt_logprobs};
+use proptest::test_runner::{RngSeed, TestRunner};
+use toy_model::{EOS, ToyModel, ToyRun, VOCAB, digest, draw, logprobs, oracle, prompt_logprobs};
 
 /// One request of a schedule.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ struct Plan {
     prompt: Vec<TokenId>,
     params: SamplingParams,
     seed: u64,
+    key: CacheKey,
+    hints: Vec<usize>,
     /// Step at which it arrives.
     arrival: usize,
     /// Steps after which its caller leaves.
@@ -32,14 +35,20 @@ struct Plan {
 struct Schedule {
     requests: Vec<Plan>,
     config: SchedulerConfig,
-    sizes: CacheSizes,
+    cache: CacheConfig,
 }
 
 fn request() -> impl Strategy<Value = Plan> {
-    let prompt = prop::collection::vec((1..VOCAB).prop_map(TokenId), 1..40);
-    let limits = (0usize..30, 0usize..6, any::<bool>(), prop::option::of(Just(0usize)));
+    // Few beginnings, so that many requests share one, up to where they part.
+    let stem = |which: u32| (0..60u32).map(move |i| TokenId(1 + (i * 7 + which * 11) % (VOCAB - 1)));
+    let own = prop::collection::vec((1..VOCAB).prop_map(TokenId), 1..12);
+    let prompt = (0u32..3, 0usize..40, own)
+        .prop_map(move |(which, shared, own)| stem(which).take(shared).chain(own).collect::<Vec<_>>());
+    let limits = (0usize..30, 0usize..6, any::<bool>(), prop::option::weighted(0.2, Just(0usize)));
+    let sharing = (prop::option::weighted(0.2, Just("tenant")), prop::collection::btree_set(1usize..50, 0..3));
     let when = (0usize..60, prop::option::weighted(0.2, 0usize..40));
-    (prompt, limits, any::<u64>(), when).prop_map(|(prompt, limits, seed, (arrival, patience))| {
+    (prompt, limits, any::<u64>(), when, sharing).prop_map(|(prompt, limits, seed, (arrival, patience), sharing)| {
+        let (salt, hints) = sharing;
         let (max_tokens, min_tokens, ignore_eos, prompt_logprobs) = limits;
         let params = SamplingParams {
             max_tokens: Some(max_tokens),
@@ -49,7 +58,8 @@ fn request() -> impl Strategy<Value = Plan> {
             logprobs: Some(0),
             ..SamplingParams::default()
         };
-        Plan { prompt, params, seed, arrival, patience }
+        let key = CacheKey { salt: salt.map(Into::into), ..CacheKey::default() };
+        Plan { prompt, params, seed, key, hints: hints.into_iter().collect(), arrival, patience }
     })
 }
 
@@ -57,23 +67,27 @@ fn config(
     (max_running, chunked_prefill_size, max_prompt_logit_rows): (usize, usize, usize),
     context_length: usize,
 ) -> SchedulerConfig {
-    SchedulerConfig { max_running, chunked_prefill_size, max_prompt_logit_rows, context_length, eos_ids: vec![EOS] }
+    let checkpoints = CheckpointRules { interval: 0, least_gap: 1 };
+    let eos_ids = vec![EOS];
+    SchedulerConfig { max_running, chunked_prefill_size, max_prompt_logit_rows, context_length, eos_ids, checkpoints }
 }
 
 fn schedule() -> impl Strategy<Value = Schedule> {
     let limits = (1usize..6, 1usize..24, 1usize..8);
-    let sizes = (1usize..6, 0u32..40, 1u32..6);
-    (prop::collection::vec(request(), 1..14), limits, sizes).prop_map(|(requests, limits, sizes)| {
+    let sizes = (1usize..6, 0usize..120, (1usize..4, 1usize..20), prop_oneof![Just(0usize), 1usize..200]);
+    let rules = (prop_oneof![Just(0usize), 3usize..20], 1usize..8, prop::bool::weighted(0.9));
+    let requests = prop::collection::vec(request(), 1..14);
+    (requests, limits, sizes, rules).prop_map(|(requests, limits, sizes, (interval, least_gap, keep))| {
         let (max_running, chunked_prefill_size, max_prompt_logit_rows) = limits;
         let longest = requests.iter().map(|r| r.prompt.len() + r.params.max_tokens.unwrap_or(0)).max().unwrap_or(1);
-        let (block_size, spare, num_slots) = sizes;
+        let (block_size, spare, (block_len, slot_len), host_len) = sizes;
         // Just enough for the longest request, and a little more: so that memory runs out all the time.
-        let num_blocks = longest.div_ceil(block_size) as u32 + spare;
-        Schedule {
-            requests,
-            config: config((max_running, chunked_prefill_size, max_prompt_logit_rows), longest),
-            sizes: CacheSizes { block_size, num_blocks, num_slots },
-        }
+        let len = longest.div_ceil(block_size) * block_len + slot_len + spare;
+        let mut config = config((max_running, chunked_prefill_size, max_prompt_logit_rows), longest);
+        config.checkpoints = CheckpointRules { interval, least_gap };
+        let arena = ArenaShape { len, block_len, slot_len };
+        let prefixes = if keep { Prefixes::Keep } else { Prefixes::Forget };
+        Schedule { requests, config, cache: CacheConfig { arena, block_size, prefixes, host_len } }
     })
 }
 
@@ -92,21 +106,26 @@ struct World {
     cache: CacheManager,
     model: ToyModel,
     seen: BTreeMap<SeqId, Seen>,
-    /// Tokens of each sequence that are in its memory.
+    /// Tokens of each running sequence that are in its memory.
     computed: BTreeMap<SeqId, usize>,
     preemptions: usize,
+    started: BTreeSet<SeqId>,
+    /// Tokens that sequences had when they started.
+    reused: usize,
 }
 
 impl World {
     fn new(schedule: Schedule) -> Self {
-        let sizes = schedule.sizes;
+        let (cache, arena) = (schedule.cache, schedule.cache.arena);
         World {
             scheduler: Scheduler::new(schedule.config.clone()),
-            cache: CacheManager::new(sizes),
-            model: ToyModel::new(sizes.block_size, sizes.num_blocks as usize, sizes.num_slots as usize),
+            cache: CacheManager::new(cache),
+            model: ToyModel::new(cache.block_size, arena.max_blocks(), arena.max_slots()),
             seen: BTreeMap::new(),
             computed: BTreeMap::new(),
             preemptions: 0,
+            started: BTreeSet::new(),
+            reused: 0,
             schedule,
         }
     }
@@ -125,7 +144,7 @@ impl World {
             for (id, &i) in arrived.iter().enumerate() {
                 let Plan { arrival, patience, .. } = self.schedule.requests[i];
                 let leaves = patience.is_some_and(|p| arrival + p == step);
-                if let Some(event) = leaves.then(|| self.scheduler.abort(SeqId(id as u64))).flatten() {
+                if let Some(event) = leaves.then(|| self.scheduler.abort(SeqId(id as u64), &mut self.cache)).flatten() {
                     self.see(event.seq, event.kind);
                 }
             }
@@ -139,13 +158,35 @@ impl World {
         }
         let usage = self.cache.usage();
         assert_eq!((usage.blocks_used, usage.slots_used), (0, 0), "memory was not returned");
+        self.check_numbers();
+        self.cache.flush();
+        self.perform_rest();
+        let usage = self.cache.usage();
+        assert_eq!((usage.free_len, usage.host_used), (usage.arena_len, 0), "memory was not returned: {usage:?}");
+        assert_eq!((usage.nodes, usage.checkpoints, self.model.num_saved()), (0, 0, 0), "{usage:?}");
+    }
+
+    fn perform_rest(&mut self) {
+        self.cache.take_ops().into_iter().for_each(|op| self.model.perform(op));
+    }
+
+    /// Every unit is held or free, and what is held is within what there is.
+    fn check_numbers(&mut self) {
+        let (usage, arena) = (self.cache.usage(), self.schedule.cache.arena);
+        let blocks = (usage.blocks_used + usage.blocks_stored) * arena.block_len;
+        let slots = (usage.slots_used + usage.slots_stored) * arena.slot_len;
+        assert_eq!(blocks + slots + usage.free_len, arena.len, "{usage:?}");
+        assert!(usage.host_used <= usage.host_len, "{usage:?}");
+        assert_eq!(usage.slots_used, self.scheduler.num_running(), "{usage:?}");
+        if self.schedule.cache.prefixes == Prefixes::Forget {
+            assert_eq!((usage.blocks_stored, usage.slots_stored, usage.checkpoints), (0, 0, 0));
+        }
     }
 
     fn add(&mut self, id: SeqId, i: usize) {
-        let Plan { prompt, params, seed, .. } = self.schedule.requests[i].clone();
-        self.scheduler.add(SequenceRequest { id, prompt, params, seed });
+        let Plan { prompt, params, seed, key, hints: checkpoint_hints, .. } = self.schedule.requests[i].clone();
+        self.scheduler.add(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
         self.seen.insert(id, Seen::default());
-        self.computed.insert(id, 0);
     }
 
     fn step(&mut self) {
@@ -153,11 +194,12 @@ impl World {
         let plan = self.scheduler.plan(&mut self.cache);
         self.check_plan(&plan, &ready);
         self.preemptions += plan.preempted.len();
-        plan.fresh_slots.iter().for_each(|&slot| self.model.zero_slot(slot));
+        plan.ops.iter().for_each(|op| self.model.perform(*op));
         let outcomes = (0..plan.runs.len()).map(|i| self.compute(&plan, i)).collect();
-        for event in self.scheduler.commit(&plan, outcomes) {
+        for event in self.scheduler.commit(&mut self.cache, &plan, outcomes) {
             self.see(event.seq, event.kind);
         }
+        self.check_numbers();
     }
 
     fn compute(&mut self, plan: &StepPlan, i: usize) -> RunOutcome {
@@ -165,7 +207,16 @@ impl World {
         let seq = self.scheduler.running(run.seq).expect("planned");
         let held = seq.cache().expect("it runs");
         let start = run.tokens.start;
-        let digests = self.model.run(&seq.tokens()[run.tokens.clone()], start, (held.slot(), held.blocks()));
+        let blocks: Vec<_> = held.blocks().iter().map(|b| self.cache.block_place(*b).expect("held")).collect();
+        let place = |slot| self.cache.slot_place(slot).expect("held");
+        let snapshots: Vec<_> = run.snapshots.iter().map(|s| (s.position, place(s.slot))).collect();
+        let digests = self.model.run(&ToyRun {
+            tokens: &seq.tokens()[run.tokens.clone()],
+            position: start,
+            slot: place(held.slot()),
+            blocks: &blocks,
+            snapshots: &snapshots,
+        });
         let scores = run.scored.clone().map(|p| logprobs(digests[p - start], seq.tokens()[p + 1]));
         let mut rows: Vec<_> = scores.map(RowOutcome::Token).collect();
         if run.draws == Draws::Token {
@@ -180,7 +231,8 @@ impl World {
     fn decode_ready(&self) -> BTreeSet<SeqId> {
         let seqs = self.seen.iter().filter_map(|(&id, seen)| Some((self.scheduler.running(id)?, seen)));
         let ready = seqs.filter(|(seq, seen)| {
-            seq.generated() > 0 && self.computed[&seq.id()] + 1 == seq.tokens().len() && seen.finish.is_none()
+            let computed = self.computed.get(&seq.id()).copied().unwrap_or(0);
+            seq.generated() > 0 && computed + 1 == seq.tokens().len() && seen.finish.is_none()
         });
         ready.map(|(seq, _)| seq.id()).collect()
     }
@@ -207,19 +259,21 @@ impl World {
         for id in ready.iter().filter(|id| !once.contains(id)) {
             assert!(plan.preempted.contains(id), "{id} was ready to decode and had to wait");
         }
-        // First come, first served: whoever runs arrived before whoever waits.
+        // First come, first served: whoever runs arrived before whoever has never run.
         let (running, waiting): (Vec<_>, Vec<_>) =
             self.scheduler.ids().into_iter().partition(|&id| self.scheduler.running(id).is_some());
-        assert!(running.iter().max() < waiting.iter().min() || waiting.is_empty(), "{running:?} before {waiting:?}");
+        self.started.extend(&running);
+        let fresh = waiting.iter().filter(|id| !self.started.contains(id)).min();
+        assert!(fresh.is_none_or(|fresh| running.iter().max() < Some(fresh)), "{running:?} before {waiting:?}");
         // Something moves whenever anything is there.
         assert!(!plan.runs.is_empty() || self.scheduler.is_idle(), "nothing was planned");
         for id in &plan.preempted {
-            self.computed.insert(*id, 0);
+            self.computed.remove(id);
         }
         for run in &plan.runs {
-            let computed = self.computed.entry(run.seq).or_default();
-            assert_eq!(run.tokens.start, *computed, "positions must follow each other");
-            *computed = run.tokens.end;
+            let before = self.computed.insert(run.seq, run.tokens.end);
+            assert!(before.is_none_or(|before| before == run.tokens.start), "positions must follow each other");
+            self.reused += if before.is_none() { run.tokens.start } else { 0 };
         }
     }
 
@@ -261,35 +315,55 @@ impl World {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 600,
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(3),
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn every_request_gets_what_it_would_get_alone(schedule in schedule()) {
-        World::new(schedule).run();
+#[test]
+fn every_request_gets_what_it_would_get_alone() {
+    let cases = std::env::var("PERILUNE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000);
+    let seed = RngSeed::Fixed(3);
+    let config = ProptestConfig { cases, failure_persistence: None, rng_seed: seed, ..ProptestConfig::default() };
+    let (stats, totals) = (RefCell::new(Vec::new()), RefCell::new((0, 0)));
+    let outcome = TestRunner::new(config).run(&schedule(), |schedule| {
+        let mut world = World::new(schedule);
+        world.run();
+        stats.borrow_mut().push(world.cache.stats());
+        totals.borrow_mut().0 += world.preemptions;
+        totals.borrow_mut().1 += world.reused;
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    // Nothing of what may go wrong was left out.
+    let sum = |f: fn(&CacheStats) -> u64| stats.borrow().iter().map(f).sum::<u64>();
+    let (preemptions, reused) = totals.into_inner();
+    assert!(preemptions > 100 && reused > 1000, "{preemptions} preemptions, {reused} tokens reused");
+    for (what, count) in [
+        ("restores", sum(|s| s.restores)),
+        ("evictions", sum(|s| s.evictions)),
+        ("demotions", sum(|s| s.demotions)),
+        ("host evictions", sum(|s| s.host_evictions)),
+        ("promoted blocks", sum(|s| s.promoted_blocks)),
+        ("moves", sum(|s| s.moves)),
+    ] {
+        assert!(count > 100, "{count} {what}");
     }
+    assert_eq!(sum(|s| s.hit_tokens), reused as u64, "hits are counted exactly");
 }
 
 fn plain(prompt_len: usize, max_tokens: usize) -> Plan {
     let (max_tokens, logprobs) = (Some(max_tokens), Some(0));
     let params = SamplingParams { max_tokens, logprobs, ignore_eos: true, ..SamplingParams::default() };
     let prompt = (0..prompt_len).map(|i| TokenId(1 + i as u32 % (VOCAB - 1))).collect();
-    Plan { prompt, params, seed: 5, arrival: 0, patience: None }
+    let (key, hints) = (CacheKey::default(), Vec::new());
+    Plan { prompt, params, seed: 5, key, hints, arrival: 0, patience: None }
 }
 
-fn world(requests: Vec<Plan>, num_blocks: u32) -> World {
-    let config = config((8, 16, 4), 4 * num_blocks as usize);
-    World::new(Schedule { requests, config, sizes: CacheSizes { block_size: 4, num_blocks, num_slots: 8 } })
+fn world(requests: Vec<Plan>, num_blocks: usize) -> World {
+    let arena = ArenaShape { len: num_blocks + 8 * 3, block_len: 1, slot_len: 3 };
+    let cache = CacheConfig { arena, block_size: 4, prefixes: Prefixes::Keep, host_len: 0 };
+    World::new(Schedule { requests, config: config((8, 16, 4), 4 * num_blocks), cache })
 }
 
 #[test]
 fn three_long_requests_in_memory_for_two_preempt_and_still_agree() {
-    let mut world = world(vec![plain(8, 60), plain(9, 60), plain(10, 60)], 36);
+    let mut world = world(vec![plain(8, 60), plain(9, 60), plain(10, 60)], 24);
     world.run();
     assert!(world.preemptions > 0, "memory was meant to run out");
 }
@@ -304,7 +378,8 @@ fn hundreds_of_requests_in_memory_for_little_more_than_one_all_finish() {
 
 #[test]
 fn a_corrupt_sequence_ends_alone() {
-    let mut world = world(vec![plain(3, 5), plain(4, 5)], 20);
+    let other = Plan { prompt: vec![TokenId(9); 4], ..plain(4, 5) };
+    let mut world = world(vec![plain(3, 5), other], 20);
     world.add(SeqId(0), 0);
     world.add(SeqId(1), 1);
     let plan = world.scheduler.plan(&mut world.cache);
@@ -312,7 +387,7 @@ fn a_corrupt_sequence_ends_alone() {
         RunOutcome { seq: SeqId(0), rows: vec![RowOutcome::Token(logprobs(0, TokenId(3)))] },
         RunOutcome { seq: SeqId(1), rows: vec![RowOutcome::NonFinite] },
     ];
-    let events = world.scheduler.commit(&plan, outcomes);
+    let events = world.scheduler.commit(&mut world.cache, &plan, outcomes);
     let kinds: Vec<_> = events.iter().map(|event| (event.seq, &event.kind)).collect();
     assert!(matches!(kinds[..], [(SeqId(0), EventKind::Token { .. }), (SeqId(1), EventKind::Corrupt)]), "{kinds:?}");
     assert!(world.scheduler.running(SeqId(0)).is_some() && world.scheduler.running(SeqId(1)).is_none());

@@ -5,8 +5,7 @@
 //! over a linked list of parts makes it O(n log n) for n bytes, so a pre-token of 100 kB costs milliseconds.
 //! What not: splitting text into pre-tokens (`pre_tokenizer`).
 //!
-//! Why our own: tiktoken-rs offers this only behind its own regex splitter, which backtracks and panics at its limit,
-//! and it embeds five foreign vocabularies. It serves as the oracle of our tests instead.
+//! Why our own: `docs/adr/0006-own-bpe.md`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

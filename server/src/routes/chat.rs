@@ -1,64 +1,40 @@
-//! `POST /v1/chat/completions`.
-//!
-//! Bytes → request → conversation → prompt tokens → one engine request per choice → the reply, whole or streamed.
+//! `POST /v1/chat/completions`: a conversation, rendered in the model's chat format.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use perilune_engine::{GenerateRequest, SamplingParams};
-use perilune_protocol::{ChatCompletionRequest, StreamMode};
-use perilune_tokenizer::{ChatRenderer, OutputOptions, OutputParser, RenderedPrompt};
+use axum::response::Response;
+use perilune_protocol::{ChatCompletion, ChatCompletionRequest, UsageReport};
+use perilune_tokenizer::{ChatRenderer, OutputOptions, OutputParser, OutputStart, RenderedPrompt};
 
-use crate::app::{Admission, SharedApp, TextSide, now_s};
+use crate::app::{SharedApp, TextSide, now_s};
 use crate::chat_reply::{ChatChunks, ChatReply, ReasoningPlace};
 use crate::chat_request::conversation;
 use crate::error::ApiError;
-use crate::generation::{Generation, collect};
+use crate::generation::Piece;
 use crate::output_text::{OutputText, StopStrings};
-use crate::routes::{off_reactor, read_body, request_id};
-use crate::sampling::{for_choice, sampling_params};
-use crate::sse::{Streamed, respond};
+use crate::routes::generate::{Answer, Prepared, PreparedPrompt, answer};
+use crate::sampling::sampling_params;
+use crate::token_limit::TokenLimit;
 
 /// The handler.
 pub async fn create(State(app): State<SharedApp>, request: Request) -> Result<Response, ApiError> {
-    app.serving()?;
-    let id = format!("chatcmpl-{}", request_id(&request));
-    let body = read_body(&app, request).await?;
-    let prepared = off_reactor({
-        let app = app.clone();
-        move || Prepared::new(&app, id, &body)
-    })
-    .await?;
-    let choices = prepared.submit(&app)?;
-    let Prepared { reply, admission, stream, .. } = prepared;
-    match stream {
-        StreamMode::Whole => {
-            let whole = reply.whole(collect(choices).await?);
-            drop(admission);
-            Ok(Json(whole).into_response())
-        }
-        StreamMode::Events(report) => {
-            let chunks = ChatChunks::new(reply, report, choices.len());
-            let streamed = Streamed { choices, chunks, in_flight: admission.in_flight };
-            Ok(respond(streamed, app.settings.ping_interval))
-        }
-    }
+    answer::<ChatAnswer>(app, request).await
 }
 
-/// A request that was read, checked and tokenised.
-struct Prepared {
-    admission: Admission,
-    prompt: RenderedPrompt,
-    params: SamplingParams,
-    stops: StopStrings,
-    n: usize,
-    stream: StreamMode,
+/// The answer to a conversation.
+struct ChatAnswer {
     reply: ChatReply,
+    start: OutputStart,
+    stops: StopStrings,
 }
 
-impl Prepared {
-    fn new(app: &SharedApp, id: String, body: &Bytes) -> Result<Self, ApiError> {
+impl Answer for ChatAnswer {
+    const ID_PREFIX: &'static str = "chatcmpl";
+    const PROMPT_FIELD: &'static str = "messages";
+    type Whole = ChatCompletion;
+    type Chunks = ChatChunks;
+
+    fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
         let request = ChatCompletionRequest::parse(body)?;
         let admission = app.admit(request.model.as_deref())?;
         let text = admission.served.text("messages")?;
@@ -66,6 +42,7 @@ impl Prepared {
         let options = &request.options;
         let mut params = sampling_params(options, &admission.served.defaults)?;
         params.logprobs = request.logprobs;
+        let limit = TokenLimit::of(options, None, &admission.served.defaults);
         let (n, stream) = (options.n, request.stream);
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let mut reply = ChatReply {
@@ -78,33 +55,33 @@ impl Prepared {
             prompt_logprobs: options.prompt_logprobs,
             prompt_ids: None,
         };
-        let return_ids = options.return_token_ids;
+        let (return_ids, cache_salt) = (options.return_token_ids, options.cache_salt.clone());
         let prompt = render(renderer, request)?;
         reply.prompt_tokens = prompt.usage_tokens;
         reply.prompt_ids = return_ids.then(|| prompt.tokens.clone());
-        Ok(Prepared { prompt, params, stops, n, stream, reply, admission })
+        let answer = ChatAnswer { reply, start: prompt.start, stops };
+        let prompts = vec![PreparedPrompt { tokens: prompt.tokens, turn_ends: prompt.message_ends }];
+        Ok(Prepared { admission, prompts, cache_salt, n, params, limit, stream, answer })
     }
 
-    /// Hands every choice to the engine; if one is refused, those before it are dropped with it.
-    fn submit(&self, app: &SharedApp) -> Result<Vec<Generation>, ApiError> {
-        (0..self.n).map(|index| self.submit_choice(app, index)).collect()
-    }
-
-    fn submit_choice(&self, app: &SharedApp, index: usize) -> Result<Generation, ApiError> {
-        let served = &self.admission.served;
+    fn output(&self) -> Result<OutputText, ApiError> {
         // Stop strings are matched by `OutputText`, which knows `min_tokens`.
-        let options = OutputOptions { start: self.prompt.start, stops: Vec::new() };
+        let options = OutputOptions { start: self.start, stops: Vec::new() };
         let parser = OutputParser::new(self.reply.tokenizer.clone(), &options);
         let parser = parser.map_err(|error| ApiError::invalid(error.to_string(), Some("messages")))?;
-        let text = OutputText::chat(parser, self.stops.clone())?;
-        let mut params = for_choice(&self.params, index);
-        if index > 0 {
-            params.prompt_logprobs = None;
-        }
-        let request = GenerateRequest { prompt: self.prompt.tokens.clone(), params };
-        let submitted = served.engine.submit(request);
-        let stream = submitted.map_err(|error| ApiError::from_submit(&error, app.settings.overload))?;
-        Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))
+        OutputText::chat(parser, self.stops.clone())
+    }
+
+    fn scores_prompt(&self, choice: usize) -> bool {
+        choice == 0
+    }
+
+    fn whole(&self, choices: Vec<Piece>) -> ChatCompletion {
+        self.reply.whole(choices)
+    }
+
+    fn chunks(self, report: UsageReport, num_choices: usize) -> ChatChunks {
+        ChatChunks::new(self.reply, report, num_choices)
     }
 }
 

@@ -3,61 +3,44 @@
 //! The only generating route where the model is served on token ids alone: then prompts are ids, texts are empty, and
 //! ids come back whether asked for or not.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use perilune_engine::{GenerateRequest, SamplingParams};
-use perilune_protocol::{CompletionRequest, Prompt, StreamMode};
+use axum::response::Response;
+use perilune_protocol::{Completion, CompletionRequest, Prompt, UsageReport};
 use perilune_tokenizer::SpecialTokens;
 
-use crate::app::{Admission, SharedApp, now_s};
+use crate::app::{Served, SharedApp, now_s};
 use crate::completion_reply::{CompletionChunks, CompletionReply, Extras, PromptText};
 use crate::error::ApiError;
-use crate::generation::{Generation, collect};
+use crate::generation::Piece;
 use crate::output_text::{OutputText, StopStrings};
-use crate::routes::{off_reactor, read_body, request_id, token_ids};
-use crate::sampling::{for_choice, sampling_params};
-use crate::sse::{Streamed, respond};
+use crate::routes::generate::{Answer, Prepared, PreparedPrompt, answer};
+use crate::routes::token_ids;
+use crate::sampling::sampling_params;
+use crate::token_limit::TokenLimit;
+
+/// Tokens generated where the client names no limit: OpenAI's default of this route.
+const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// The handler.
 pub async fn create(State(app): State<SharedApp>, request: Request) -> Result<Response, ApiError> {
-    app.serving()?;
-    let id = format!("cmpl-{}", request_id(&request));
-    let body = read_body(&app, request).await?;
-    let prepared = off_reactor({
-        let app = app.clone();
-        move || Prepared::new(&app, id, &body)
-    })
-    .await?;
-    let choices = prepared.submit(&app)?;
-    let Prepared { reply, admission, stream, .. } = prepared;
-    match stream {
-        StreamMode::Whole => {
-            let whole = reply.whole(collect(choices).await?);
-            drop(admission);
-            Ok(Json(whole).into_response())
-        }
-        StreamMode::Events(report) => {
-            let chunks = CompletionChunks::new(reply, report);
-            let streamed = Streamed { choices, chunks, in_flight: admission.in_flight };
-            Ok(respond(streamed, app.settings.ping_interval))
-        }
-    }
+    answer::<TextAnswer>(app, request).await
 }
 
-/// A request that was read, checked and tokenised.
-struct Prepared {
-    admission: Admission,
-    params: SamplingParams,
-    stops: StopStrings,
-    specials: SpecialTokens,
-    stream: StreamMode,
+/// The continuation of some prompts.
+struct TextAnswer {
     reply: CompletionReply,
+    specials: SpecialTokens,
+    stops: StopStrings,
 }
 
-impl Prepared {
-    fn new(app: &SharedApp, id: String, body: &Bytes) -> Result<Self, ApiError> {
+impl Answer for TextAnswer {
+    const ID_PREFIX: &'static str = "cmpl";
+    const PROMPT_FIELD: &'static str = "prompt";
+    type Whole = Completion;
+    type Chunks = CompletionChunks;
+
+    fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
         let request = CompletionRequest::parse(body)?;
         let admission = app.admit(request.model.as_deref())?;
         let served = &admission.served;
@@ -68,56 +51,55 @@ impl Prepared {
             // An echoed prompt needs its own log-probabilities; the larger of the two wishes serves both.
             params.prompt_logprobs = params.prompt_logprobs.max(request.logprobs);
         }
+        let limit = TokenLimit::of(options, Some(DEFAULT_MAX_TOKENS), &served.defaults);
         let extras = Extras {
             echo: request.echo,
             logprobs: request.logprobs.is_some(),
             prompt_logprobs: options.prompt_logprobs,
             token_ids: options.return_token_ids || served.text.is_none(),
         };
+        let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
+        let cache_salt = options.cache_salt.clone();
+        let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };
+        let prompts = request.prompts.into_iter().map(|prompt| prompt_text(served, prompt, extras));
         let reply = CompletionReply {
             id,
             created: now_s(),
-            model: request.model.clone().unwrap_or_else(|| app.model_name().to_owned()),
+            model: request.model.unwrap_or_else(|| app.model_name().to_owned()),
             tokenizer: served.text.as_ref().map(|text| text.tokenizer.clone()),
             n: options.n,
             extras,
-            prompts: request
-                .prompts
-                .into_iter()
-                .map(|prompt| prompt_text(&admission, prompt, extras))
-                .collect::<Result<_, _>>()?,
+            prompts: prompts.collect::<Result<_, _>>()?,
         };
-        let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
-        let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };
-        Ok(Prepared { params, stops, specials, stream: request.stream, reply, admission })
+        let prompt = |prompt: &PromptText| PreparedPrompt { tokens: prompt.ids.clone(), turn_ends: Vec::new() };
+        let prompts = reply.prompts.iter().map(prompt).collect();
+        let (n, stream) = (reply.n, request.stream);
+        let answer = TextAnswer { reply, specials, stops };
+        Ok(Prepared { admission, prompts, cache_salt, n, params, limit, stream, answer })
     }
 
-    /// Hands every choice of every prompt to the engine; if one is refused, those before it are dropped with it.
-    fn submit(&self, app: &SharedApp) -> Result<Vec<Generation>, ApiError> {
-        let choices = self.reply.prompts.iter().flat_map(|prompt| (0..self.reply.n).map(move |i| (prompt, i)));
-        choices.map(|(prompt, index)| self.submit_choice(app, prompt, index)).collect()
+    fn output(&self) -> Result<OutputText, ApiError> {
+        match &self.reply.tokenizer {
+            Some(tokenizer) => OutputText::plain(tokenizer.clone(), self.specials, self.stops.clone()),
+            None => OutputText::ids(self.stops.clone()),
+        }
     }
 
-    fn submit_choice(&self, app: &SharedApp, prompt: &PromptText, index: usize) -> Result<Generation, ApiError> {
-        let text = match &self.reply.tokenizer {
-            Some(tokenizer) => OutputText::plain(tokenizer.clone(), self.specials, self.stops.clone())?,
-            None => OutputText::ids(self.stops.clone())?,
-        };
-        let params = for_choice(&self.params, index);
-        let request = GenerateRequest { prompt: prompt.ids.clone(), params };
-        let submitted = self.admission.served.engine.submit(request);
-        let stream = submitted.map_err(|error| ApiError::from_submit(&error, app.settings.overload))?;
-        Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))
+    fn whole(&self, choices: Vec<Piece>) -> Completion {
+        self.reply.whole(choices)
+    }
+
+    fn chunks(self, report: UsageReport, _num_choices: usize) -> CompletionChunks {
+        CompletionChunks::new(self.reply, report)
     }
 }
 
-fn prompt_text(admission: &Admission, prompt: Prompt, extras: Extras) -> Result<PromptText, ApiError> {
-    let text_side = admission.served.text.as_ref();
+fn prompt_text(served: &Served, prompt: Prompt, extras: Extras) -> Result<PromptText, ApiError> {
     let ids = match prompt {
         Prompt::Ids(ids) => token_ids(ids),
-        Prompt::Text(text) => admission.served.text("prompt")?.tokenizer.encode_text(&text),
+        Prompt::Text(text) => served.text("prompt")?.tokenizer.encode_text(&text),
     };
-    Ok(match text_side.filter(|_| extras.echo) {
+    Ok(match served.text.as_ref().filter(|_| extras.echo) {
         Some(side) => PromptText::decoded(ids, &side.tokenizer),
         None => PromptText::ids_only(ids),
     })

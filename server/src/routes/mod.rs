@@ -1,7 +1,10 @@
-//! The HTTP routes, one file each, and what they share: reading a bounded body, leaving the reactor for text work.
+//! The HTTP routes, one file each, and what they share: reading a bounded body of JSON, leaving the reactor for text work.
 
+pub mod cache;
 pub mod chat;
 pub mod completions;
+mod content_type;
+mod generate;
 pub mod health;
 pub mod models;
 pub mod tokenize;
@@ -21,8 +24,9 @@ pub(crate) fn request_id(request: &Request) -> String {
     request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone())
 }
 
-/// Reads a body of at most the configured size; a longer one is refused by its claim, before it is read.
+/// Reads a body of JSON of at most the configured size; a longer one is refused by its claim, before it is read.
 pub(crate) async fn read_body(app: &App, request: Request) -> Result<Bytes, ApiError> {
+    content_type::check(request.headers())?;
     let limit = app.settings.max_body_bytes;
     let too_large = || {
         let message = format!("the body is larger than {limit} bytes (--max-body-bytes)");

@@ -98,6 +98,27 @@ fn a_full_queue_refuses_with_the_configured_status() {
 }
 
 #[test]
+fn what_no_queue_could_ever_take_is_wrong_not_early() {
+    let server = TestServer::over(Script::markup(ANSWER), demo_settings(), |config| config.max_queued_requests = 3);
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "n": 4});
+    let cases = [
+        (CHAT, chat, "n"),
+        (TEXT, json!({"prompt": ["x", "y"], "n": 2}), "n"),
+        (TEXT, json!({"prompt": ["x", "y", "z", "x"]}), "prompt"),
+    ];
+    for (path, body, param) in cases {
+        for stream in [false, true] {
+            let error = post(server.addr, path, &with(&body, "stream", stream)).refused(400);
+            assert_eq!(error["param"], param, "{error}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("at most 3") && message.contains("--max-queued-requests"), "{message}");
+        }
+    }
+    assert_eq!(server.stats().prompt_tokens, 0, "nothing was submitted");
+    assert_eq!(post(server.addr, TEXT, &json!({"prompt": ["x", "y", "z"]})).status, 200);
+}
+
+#[test]
 fn draining_refuses_at_once_and_lets_streams_finish() {
     let (runner, gate) = gated(Script::markup(ANSWER));
     let server = TestServer::over(runner, demo_settings(), |_| {});

@@ -174,6 +174,50 @@ fn broken_bodies() {
 }
 
 #[test]
+fn a_body_that_is_not_said_to_be_json_is_refused_with_what_to_add() {
+    let addr = shared_demo();
+    let sent = |path, kind: &str, body: &Value| {
+        let header = format!("Content-Type: {kind}\r\n");
+        exchange(addr, &raw_request("POST", path, &header, body.to_string().as_bytes()))
+    };
+    for (path, body) in
+        [(CHAT, chat()), (TEXT, text()), ("/tokenize", text()), ("/detokenize", json!({"tokens": [50]}))]
+    {
+        sent(path, "application/json; charset=utf-8", &body).ok();
+        // What `curl -d` sends, and what a web page may send without asking.
+        for kind in ["application/x-www-form-urlencoded", "text/plain"] {
+            let message = sent(path, kind, &body).refused(415)["message"].as_str().unwrap().to_owned();
+            assert!(message.contains(kind) && message.contains("`Content-Type: application/json`"), "{message}");
+        }
+        let from_a_page = raw_request("POST", path, "Origin: https://example.org\r\n", body.to_string().as_bytes());
+        exchange(addr, &from_a_page).refused(415);
+    }
+    let asked_first = exchange(addr, &raw_request("OPTIONS", CHAT, "Origin: https://example.org\r\n", b""));
+    assert!(asked_first.header("access-control-allow-origin").is_none());
+    asked_first.refused(405);
+}
+
+#[test]
+fn null_is_no_value_and_is_named() {
+    let addr = shared_demo();
+    let cases = [(CHAT, "messages"), (TEXT, "prompt"), ("/tokenize", "prompt"), ("/detokenize", "tokens")];
+    for (path, field) in cases {
+        let error = post(addr, path, &json!({field: null})).refused(400);
+        assert_eq!(error["param"], field);
+        assert!(error["message"].as_str().unwrap().starts_with(&format!("`{field}` is null")), "{error}");
+    }
+}
+
+#[test]
+fn words_of_effort() {
+    let addr = shared_demo();
+    let prompt = |word: &str| post(addr, "/tokenize", &with(&chat(), "reasoning_effort", word)).ok()["tokens"].clone();
+    assert_eq!((prompt("minimal"), prompt("medium"), prompt("xhigh")), (prompt("low"), prompt("high"), prompt("max")));
+    assert!(prompt("low") != prompt("high") && prompt("none") != prompt("low"));
+    refused(addr, CHAT, &with(&chat(), "reasoning_effort", "enormous"), "reasoning_effort");
+}
+
+#[test]
 fn a_body_that_claims_too_much_is_refused_unread() {
     let addr = shared_demo();
     for path in [CHAT, TEXT, "/tokenize"] {
@@ -244,6 +288,11 @@ fn a_prompt_that_is_too_long_names_the_three_numbers() {
             assert!(numbers.iter().all(|number| message.contains(&number.to_string())), "{message}");
         }
     }
+    let default = post(addr, TEXT, &json!({"prompt": vec![50; 16_380]})).refused(400);
+    assert!(default["message"].as_str().unwrap().contains("16, the default"), "{default}");
+    assert_eq!(default["param"], "prompt");
+    let chat = post(addr, CHAT, &with(&chat(), "max_tokens", 100_000)).refused(400);
+    assert_eq!((&chat["code"], &chat["param"]), (&json!("context_length_exceeded"), &json!("messages")));
     refused(addr, TEXT, &json!({"prompt": [5000], "max_tokens": 1}), "prompt");
     refused(addr, TEXT, &json!({"prompt": "", "max_tokens": 1}), "prompt");
 }

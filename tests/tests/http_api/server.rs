@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use perilune_engine::{Engine, EngineConfig, EngineStats, StepRunner};
+use perilune_engine::{CheckpointRules, Engine, EngineConfig, EngineStats, Prefixes, StepRunner};
 use perilune_server::app::SharedApp;
 use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, WeightCheck, load};
 use perilune_server::progress::Show;
 use perilune_server::{Served, Server, ServerError, Settings, Shutdown, TextSide};
-use perilune_tests::demo_dir;
+use perilune_tests::{demo_dir, room};
 use perilune_tokenizer::Tokenizer;
 
 /// What must happen soon has not happened if it takes longer.
@@ -105,7 +105,7 @@ impl TestServer {
         let begin = Instant::now();
         eventually("all requests, blocks and slots are given back", || {
             let stats = self.stats();
-            stats.running + stats.waiting + stats.blocks_used + stats.slots_used + self.num_in_flight() == 0
+            stats.running + stats.waiting + stats.usage.blocks_used + stats.usage.slots_used + self.num_in_flight() == 0
         });
         begin.elapsed()
     }
@@ -147,6 +147,9 @@ pub fn demo_options() -> LoadOptions {
         max_running_requests: 16,
         max_queued_requests: 64,
         block_size: 32,
+        prefixes: Prefixes::Keep,
+        host_cache_bytes: None,
+        checkpoint_interval: None,
         weight_check: WeightCheck::Off,
         token_ids_only: false,
     }
@@ -159,9 +162,8 @@ fn engine_config() -> EngineConfig {
         chunked_prefill_size: 4096,
         max_prompt_logit_rows: 64,
         context_length: 16_384,
-        block_size: 64,
-        num_blocks: 4096,
-        num_slots: 16,
+        cache: room(64, (4096, 16)),
+        checkpoints: CheckpointRules { interval: 0, least_gap: 64 },
         eos_ids: tokenizer().stop_ids().to_vec(),
     }
 }

@@ -1,6 +1,7 @@
-//! Checks of structure that no compiler makes: who may depend on whom, licences, file headers, names, links.
+//! Checks of structure that no compiler makes: who may depend on whom, licences, features, file headers, names, links.
 
 mod dependencies;
+mod features;
 mod licences;
 mod links;
 mod sources;
@@ -20,6 +21,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(licences::check(&metadata));
     findings.extend(sources::check(&files)?);
     findings.extend(links::check(&files)?);
+    findings.extend(features::check()?);
     if findings.is_empty() {
         eprintln!("tidy: {} files, nothing to say", files.len());
         return Ok(());

@@ -5,14 +5,14 @@
 
 use std::path::Path;
 
-use perilune_tensor::TokenId;
-
-use super::keys::{Found, Keys, MAX_EXTENT, whole};
 use super::{
     ExpertStorage, FfnActivation, HeadKind, KdaDecay, KdaDims, LatentMoe, LatentNorm, LayerKind, MlaDims, ModelConfig,
     MoeDims, OutGateRank, OutputGate, RouterNorm, quantization,
 };
 use crate::ConfigError;
+use crate::file::read_text;
+use crate::generation::{token_id, token_ids};
+use crate::keys::{Found, Keys, MAX_EXTENT, whole};
 
 /// Most layers accepted.
 const MAX_LAYERS: usize = 1024;
@@ -35,8 +35,7 @@ impl ModelConfig {
     /// # Errors
     /// As [`ModelConfig::from_dir`].
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Io { path: path.to_owned(), source })?;
-        parse(path, &text)
+        parse(path, &read_text(path)?)
     }
 
     /// Reads the text of a configuration file.
@@ -56,10 +55,17 @@ fn parse(path: &Path, text: &str) -> Result<ModelConfig, ConfigError> {
     let keys = top.child("text_config")?.unwrap_or(top);
     keys.one_of("model_type", &["kimi_k3", "kimi_linear"])?;
     refuse_unknown_features(&keys)?;
+    for keys in [&top, &keys] {
+        check_architectures(keys)?;
+    }
 
+    let vocab_size = whole(&keys.require(&["vocab_size"])?, 1, MAX_VOCAB)?;
+    let token = |key| either(&top, &keys, key)?.map(|found| token_id(&found, vocab_size - 1)).transpose();
+    token("pad_token_id")?;
+    let ends = either(&top, &keys, "eos_token_id")?;
     let layers = layers(&keys)?;
     let config = ModelConfig {
-        vocab_size: whole(&keys.require(&["vocab_size"])?, 1, MAX_VOCAB)?,
+        vocab_size,
         hidden_size: keys.extent(&["hidden_size"])?,
         rms_norm_eps: keys.positive(&["rms_norm_eps"])?,
         kda: kda(&keys)?,
@@ -70,12 +76,12 @@ fn parse(path: &Path, text: &str) -> Result<ModelConfig, ConfigError> {
         attn_res_block_size: keys.optional_extent(&["attn_res_block_size"])?,
         head: head(&top, &keys)?,
         max_positions: max_positions(&keys)?,
-        bos_token: tokens(&top, &keys, "bos_token_id")?.first().copied(),
-        eos_tokens: tokens(&top, &keys, "eos_token_id")?,
+        bos_token: token("bos_token_id")?,
+        eos_tokens: ends.map_or(Ok(Vec::new()), |found| token_ids(&found, vocab_size - 1))?,
         experts_declared: experts_declared(&top, &keys)?,
         layers,
     };
-    quantization::check_widths(&config)?;
+    quantization::check_widths(&config, path)?;
     Ok(config)
 }
 
@@ -109,7 +115,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<LayerKind>, ConfigError> {
         let found = lists.require(&[key])?;
         let entries = found.value.as_array().ok_or_else(|| found.refuse("a list of layer numbers is expected"))?;
         for entry in entries {
-            let here = Found { key: found.key.clone(), value: entry };
+            let here = Found { path: found.path, key: found.key.clone(), value: entry };
             let number = whole(&here, 1, num_layers)?;
             if kinds[number - 1].replace(kind).is_some() {
                 return Err(here.refuse("each layer stands in one of kda_layers and full_attn_layers, once"));
@@ -118,6 +124,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<LayerKind>, ConfigError> {
     }
     let missing = kinds.iter().position(Option::is_none);
     kinds.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| ConfigError::Unsupported {
+        path: keys.path().to_owned(),
         key: "linear_attn_config".into(),
         found: format!("without layer {}", missing.unwrap_or_default() + 1),
         rule: format!("each of the layers 1 to {num_layers} stands in kda_layers or full_attn_layers"),
@@ -260,15 +267,19 @@ fn max_positions(keys: &Keys<'_>) -> Result<Option<usize>, ConfigError> {
     found.map(|found| whole(&found, 1, 1 << 32)).transpose()
 }
 
-/// Token ids under a key of the outer object, else of the text model: one id or a list.
-fn tokens(top: &Keys<'_>, keys: &Keys<'_>, key: &str) -> Result<Vec<TokenId>, ConfigError> {
-    let Some(found) = top.find(&[key])?.map_or_else(|| keys.find(&[key]), |found| Ok(Some(found)))? else {
-        return Ok(Vec::new());
-    };
-    let one = std::slice::from_ref(found.value);
-    let entries = found.value.as_array().map_or(one, Vec::as_slice);
-    let id = |value| whole(&Found { key: found.key.clone(), value }, 0, MAX_VOCAB).map(|id| TokenId(id as u32));
-    entries.iter().map(id).collect()
+/// The value under a key of the outer object, else of the text model.
+fn either<'a>(top: &Keys<'a>, keys: &Keys<'a>, key: &str) -> Result<Option<Found<'a>>, ConfigError> {
+    top.find(&[key])?.map_or_else(|| keys.find(&[key]), |found| Ok(Some(found)))
+}
+
+/// `architectures` only names classes of another library, but what is no list of names is no such file.
+fn check_architectures(keys: &Keys<'_>) -> Result<(), ConfigError> {
+    let Some(found) = keys.find(&["architectures"])? else { return Ok(()) };
+    let names = found.value.as_array();
+    match names {
+        Some(names) if names.iter().all(|name| name.is_string()) => Ok(()),
+        _ => Err(found.refuse("a list of names is expected")),
+    }
 }
 
 fn experts_declared(top: &Keys<'_>, keys: &Keys<'_>) -> Result<ExpertStorage, ConfigError> {

@@ -2,11 +2,13 @@
 //!
 //! Source: `kimi-k3.md` 2.4. Which tensors are packed is not read from here; the loader sees it in the checkpoint.
 
+use std::path::Path;
+
 use serde_json::json;
 
-use super::keys::Keys;
 use super::{ExpertStorage, ModelConfig};
 use crate::ConfigError;
+use crate::keys::Keys;
 
 const FORMAT: &str = "mxfp4-pack-quantized";
 
@@ -49,13 +51,14 @@ fn check_weights(group: &serde_json::Value) -> Result<(), (&'static str, &'stati
 }
 
 /// MXFP4 needs whole groups of 32 input columns in all three expert matrices.
-pub(super) fn check_widths(config: &ModelConfig) -> Result<(), ConfigError> {
+pub(super) fn check_widths(config: &ModelConfig, path: &Path) -> Result<(), ConfigError> {
     let (ExpertStorage::Mxfp4, Some(moe)) = (config.experts_declared, config.moe) else { return Ok(()) };
     let latent_key = if moe.latent.is_some() { "routed_expert_hidden_size" } else { "hidden_size" };
     let widths = [(latent_key, config.expert_width()), ("moe_intermediate_size", moe.intermediate_size)];
     for (key, width) in widths {
         if !width.is_multiple_of(perilune_tensor::MXFP4_GROUP) {
             return Err(ConfigError::Unsupported {
+                path: path.to_owned(),
                 key: key.into(),
                 found: width.to_string(),
                 rule: "MXFP4 experts need a multiple of 32".into(),

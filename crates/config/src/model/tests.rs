@@ -134,6 +134,27 @@ fn refuses_what_cannot_run() {
 }
 
 #[test]
+fn refuses_tokens_that_are_none_and_architectures_that_name_nothing() {
+    for family in [linear(), k3()] {
+        let text = family.get("text_config").unwrap_or(&family);
+        let vocab_size = text["vocab_size"].clone();
+        for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
+            for bad in [vocab_size.clone(), json!(-1), json!("3"), json!(true), json!(1.5), json!({})] {
+                check_refused(family.clone(), &format!("/{key}"), bad, "a whole number from 0 to");
+            }
+        }
+        for bad in [json!("KimiK3"), json!(3), json!([3]), json!({})] {
+            check_refused(family.clone(), "/architectures", bad, "a list of names");
+        }
+    }
+    check_refused(linear(), "/bos_token_id", json!([1, 2]), "a whole number");
+    let mut outside = linear();
+    outside["eos_token_id"] = json!([1, 163_840]);
+    let error = read(&outside).unwrap_err().to_string();
+    assert!(error.contains("config.json: `eos_token_id` is 163840"), "{error}");
+}
+
+#[test]
 fn refuses_another_bit_width() {
     let mut config = k3();
     *config.pointer_mut("/text_config/quantization_config/config_groups/group_0/weights/num_bits").unwrap() = json!(8);

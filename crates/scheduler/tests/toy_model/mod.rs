@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use perilune_cache::{BlockId, SlotId};
+use std::collections::HashMap;
+
+use perilune_cache::{CacheOp, HostId, Place, UnitKind};
 use perilune_sampling::{SamplingParams, StopRules, TokenLogprob, TokenLogprobs, Verdict};
 use perilune_scheduler::FinishReason;
 use perilune_tensor::TokenId;
@@ -24,36 +26,95 @@ pub(crate) struct ToyModel {
     block_size: usize,
     slots: Vec<u64>,
     blocks: Vec<Vec<u32>>,
+    host: HashMap<HostId, Unit>,
+}
+
+enum Unit {
+    Slot(u64),
+    Block(Vec<u32>),
+}
+
+/// A run: its tokens, the position of the first, and where its memory lies.
+pub(crate) struct ToyRun<'a> {
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) position: usize,
+    pub(crate) slot: Place,
+    pub(crate) blocks: &'a [Place],
+    /// After which position a copy of the state goes to which slot.
+    pub(crate) snapshots: &'a [(usize, Place)],
 }
 
 impl ToyModel {
     /// Memory filled with garbage: nothing may rely on what it did not write.
     pub(crate) fn new(block_size: usize, num_blocks: usize, num_slots: usize) -> Self {
-        ToyModel { block_size, slots: vec![0xBAD; num_slots], blocks: vec![vec![0xBAD; block_size]; num_blocks] }
+        let blocks = vec![vec![0xBAD; block_size]; num_blocks];
+        ToyModel { block_size, slots: vec![0xBAD; num_slots], blocks, host: HashMap::new() }
     }
 
-    /// Clears a state slot.
-    pub(crate) fn zero_slot(&mut self, slot: SlotId) {
-        self.slots[slot.index as usize] = 0;
+    /// Does what is to be done with units. What was saved or moved away is overwritten at once.
+    pub(crate) fn perform(&mut self, op: CacheOp) {
+        match op {
+            CacheOp::ZeroSlot(slot) => self.slots[slot as usize] = 0,
+            CacheOp::Copy { kind, from, to } => {
+                assert_ne!(from, to);
+                let unit = self.unit(kind, from);
+                self.put(unit, to);
+            }
+            CacheOp::Save { kind, from, to } => {
+                let unit = self.unit(kind, from);
+                assert!(self.host.insert(to, unit).is_none(), "a host id was used twice");
+                match kind {
+                    UnitKind::Slot => self.slots[from as usize] = 0xBAD,
+                    UnitKind::Block => self.blocks[from as usize].fill(0xBAD),
+                }
+            }
+            CacheOp::Load { kind, from, to } => {
+                let unit = match (kind, &self.host[&from]) {
+                    (UnitKind::Slot, Unit::Slot(state)) => Unit::Slot(*state),
+                    (UnitKind::Block, Unit::Block(rows)) => Unit::Block(rows.clone()),
+                    _ => panic!("{from:?} is of another kind"),
+                };
+                self.put(unit, to);
+            }
+            CacheOp::Forget(id) => assert!(self.host.remove(&id).is_some(), "{id:?} is not there"),
+        }
     }
 
-    /// Computes `tokens` from `position` on; returns a digest of the history after each.
-    pub(crate) fn run(
-        &mut self,
-        tokens: &[TokenId],
-        position: usize,
-        (slot, blocks): (SlotId, &[BlockId]),
-    ) -> Vec<u64> {
+    /// Units kept in host memory.
+    pub(crate) fn num_saved(&self) -> usize {
+        self.host.len()
+    }
+
+    fn unit(&self, kind: UnitKind, place: Place) -> Unit {
+        match kind {
+            UnitKind::Slot => Unit::Slot(self.slots[place as usize]),
+            UnitKind::Block => Unit::Block(self.blocks[place as usize].clone()),
+        }
+    }
+
+    fn put(&mut self, unit: Unit, place: Place) {
+        match unit {
+            Unit::Slot(state) => self.slots[place as usize] = state,
+            Unit::Block(rows) => self.blocks[place as usize] = rows,
+        }
+    }
+
+    /// Computes tokens; returns a digest of the history after each.
+    pub(crate) fn run(&mut self, run: &ToyRun<'_>) -> Vec<u64> {
         let mut digests = Vec::new();
-        for (i, &token) in tokens.iter().enumerate() {
-            let at = position + i;
-            let place = |at: usize| (blocks[at / self.block_size].0 as usize, at % self.block_size);
+        for (i, &token) in run.tokens.iter().enumerate() {
+            let at = run.position + i;
+            let place = |at: usize| (run.blocks[at / self.block_size] as usize, at % self.block_size);
             let (block, row) = place(at);
             self.blocks[block][row] = token.0;
-            let state = &mut self.slots[slot.index as usize];
+            let state = &mut self.slots[run.slot as usize];
             *state = mix(*state ^ u64::from(token.0 + 1));
             let looked_back = (0..=at).map(place).fold(0, |sum, (block, row)| fold(sum, self.blocks[block][row]));
             digests.push(*state ^ looked_back);
+            let state = *state;
+            for (_, slot) in run.snapshots.iter().filter(|(position, _)| *position == at + 1) {
+                self.slots[*slot as usize] = state;
+            }
         }
         digests
     }

@@ -9,48 +9,54 @@ use serde_json::{Map, Value};
 use crate::ConfigError;
 
 /// Largest extent accepted for any dimension. Keeps every product of sizes far from overflow.
-pub(super) const MAX_EXTENT: usize = 1 << 18;
+pub(crate) const MAX_EXTENT: usize = 1 << 18;
 
 /// Characters of an offending value that an error shows.
 const MAX_SHOWN: usize = 80;
 
 /// One JSON object of a configuration file.
 #[derive(Clone, Copy)]
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     path: &'a Path,
     parent: &'a str,
     map: &'a Map<String, Value>,
 }
 
 /// A value and the key it was found under, with its parents.
-pub(super) struct Found<'a> {
-    pub(super) key: String,
-    pub(super) value: &'a Value,
+pub(crate) struct Found<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) key: String,
+    pub(crate) value: &'a Value,
 }
 
 impl Found<'_> {
     /// The error for this value.
-    pub(super) fn refuse(&self, rule: impl Into<String>) -> ConfigError {
+    pub(crate) fn refuse(&self, rule: impl Into<String>) -> ConfigError {
         let mut found = self.value.to_string();
         if let Some((end, _)) = found.char_indices().nth(MAX_SHOWN) {
             found.truncate(end);
             found.push('…');
         }
-        ConfigError::Unsupported { key: self.key.clone(), found, rule: rule.into() }
+        ConfigError::Unsupported { path: self.path.to_owned(), key: self.key.clone(), found, rule: rule.into() }
     }
 }
 
 impl<'a> Keys<'a> {
     /// The keys of a file's outermost object.
-    pub(super) fn root(path: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
+    pub(crate) fn root(path: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
         match value {
             Value::Object(map) => Ok(Keys { path, parent: "", map }),
             _ => Err(ConfigError::Parse { path: path.to_owned(), reason: "the file must hold one JSON object".into() }),
         }
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
     /// An object under `key`.
-    pub(super) fn child(&self, key: &'static str) -> Result<Option<Keys<'a>>, ConfigError> {
+    pub(crate) fn child(&self, key: &'static str) -> Result<Option<Keys<'a>>, ConfigError> {
         match self.find(&[key])? {
             None => Ok(None),
             Some(Found { value: Value::Object(map), .. }) => Ok(Some(Keys { path: self.path, parent: key, map })),
@@ -59,11 +65,11 @@ impl<'a> Keys<'a> {
     }
 
     /// The value under the first spelling that is present and not null.
-    pub(super) fn find(&self, spellings: &[&str]) -> Result<Option<Found<'a>>, ConfigError> {
+    pub(crate) fn find(&self, spellings: &[&str]) -> Result<Option<Found<'a>>, ConfigError> {
         let mut first: Option<Found<'a>> = None;
         for name in spellings {
             let Some(value) = self.map.get(*name).filter(|value| !value.is_null()) else { continue };
-            let here = Found { key: self.full(name), value };
+            let here = Found { path: self.path, key: self.full(name), value };
             match &first {
                 None => first = Some(here),
                 Some(earlier) if earlier.value == value => {}
@@ -76,7 +82,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The value, or an error that names the first spelling.
-    pub(super) fn require(&self, spellings: &[&str]) -> Result<Found<'a>, ConfigError> {
+    pub(crate) fn require(&self, spellings: &[&str]) -> Result<Found<'a>, ConfigError> {
         self.find(spellings)?.ok_or_else(|| ConfigError::Missing {
             path: self.path.to_owned(),
             key: self.full(spellings.first().copied().unwrap_or_default()),
@@ -84,22 +90,22 @@ impl<'a> Keys<'a> {
     }
 
     /// A dimension: a whole number from 1 to [`MAX_EXTENT`].
-    pub(super) fn extent(&self, spellings: &[&str]) -> Result<usize, ConfigError> {
+    pub(crate) fn extent(&self, spellings: &[&str]) -> Result<usize, ConfigError> {
         whole(&self.require(spellings)?, 1, MAX_EXTENT)
     }
 
     /// A dimension that may be absent.
-    pub(super) fn optional_extent(&self, spellings: &[&str]) -> Result<Option<usize>, ConfigError> {
+    pub(crate) fn optional_extent(&self, spellings: &[&str]) -> Result<Option<usize>, ConfigError> {
         self.find(spellings)?.map(|found| whole(&found, 1, MAX_EXTENT)).transpose()
     }
 
     /// A count that may be zero or absent.
-    pub(super) fn optional_count(&self, spellings: &[&str]) -> Result<Option<usize>, ConfigError> {
+    pub(crate) fn optional_count(&self, spellings: &[&str]) -> Result<Option<usize>, ConfigError> {
         self.find(spellings)?.map(|found| whole(&found, 0, MAX_EXTENT)).transpose()
     }
 
     /// A finite number.
-    pub(super) fn optional_number(&self, spellings: &[&str]) -> Result<Option<(f32, Found<'a>)>, ConfigError> {
+    pub(crate) fn optional_number(&self, spellings: &[&str]) -> Result<Option<(f32, Found<'a>)>, ConfigError> {
         let Some(found) = self.find(spellings)? else { return Ok(None) };
         match found.value.as_f64().map(|number| number as f32) {
             Some(number) if number.is_finite() => Ok(Some((number, found))),
@@ -108,7 +114,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A number greater than zero.
-    pub(super) fn positive(&self, spellings: &[&str]) -> Result<f32, ConfigError> {
+    pub(crate) fn positive(&self, spellings: &[&str]) -> Result<f32, ConfigError> {
         self.require(spellings)?;
         match self.optional_number(spellings)? {
             Some((number, _)) if number > 0.0 => Ok(number),
@@ -117,13 +123,13 @@ impl<'a> Keys<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&self, spellings: &[&str]) -> Result<Option<bool>, ConfigError> {
+    pub(crate) fn flag(&self, spellings: &[&str]) -> Result<Option<bool>, ConfigError> {
         let Some(found) = self.find(spellings)? else { return Ok(None) };
         found.value.as_bool().map(Some).ok_or_else(|| found.refuse("true or false is expected"))
     }
 
     /// Refuses any string but those listed; absent is accepted.
-    pub(super) fn one_of(&self, key: &str, accepted: &[&str]) -> Result<(), ConfigError> {
+    pub(crate) fn one_of(&self, key: &str, accepted: &[&str]) -> Result<(), ConfigError> {
         let Some(found) = self.find(&[key])? else { return Ok(()) };
         match found.value.as_str() {
             Some(text) if accepted.contains(&text) => Ok(()),
@@ -137,7 +143,7 @@ impl<'a> Keys<'a> {
 }
 
 /// A whole number in a range. A float without a fraction counts, as some writers produce `4.0`.
-pub(super) fn whole(found: &Found<'_>, min: usize, max: usize) -> Result<usize, ConfigError> {
+pub(crate) fn whole(found: &Found<'_>, min: usize, max: usize) -> Result<usize, ConfigError> {
     let exact = found.value.as_u64().or_else(|| {
         let number = found.value.as_f64()?;
         (number >= 0.0 && number <= max as f64 && number.fract() == 0.0).then_some(number as u64)

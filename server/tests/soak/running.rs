@@ -5,20 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 /// A running server.
 pub struct Running {
     pub child: Child,
     pub address: SocketAddr,
-}
-
-/// A reply: status and body.
-pub struct Reply {
-    pub status: u16,
-    #[allow(dead_code)] // not every test file looks at it
-    pub head: String,
-    pub body: String,
 }
 
 impl Drop for Running {
@@ -40,24 +30,25 @@ impl Running {
             .spawn()
             .unwrap();
         let server = Running { child, address };
-        wait_for("the server to be ready", || server.get("/ready").is_some_and(|reply| reply.status == 200));
+        wait_for("the server to be ready", || {
+            server.get("/ready").is_some_and(|reply| reply.starts_with("HTTP/1.1 200"))
+        });
         server
     }
 
-    /// `None` where nobody answers.
-    pub fn get(&self, path: &str) -> Option<Reply> {
-        exchange(self.address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), b"")
-    }
-
-    /// Sends a body and reads the whole reply.
-    #[allow(dead_code)] // not every test file posts
-    pub fn post(&self, path: &str, body: &[u8]) -> Reply {
-        exchange(self.address, &post_head(path, body.len()), body).unwrap()
+    /// The whole reply, headers included; `None` where nobody answers.
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).ok()?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).ok()?;
+        Some(reply)
     }
 
     /// A figure of `/metrics`.
-    pub fn metric(&self, name: &str) -> f64 {
-        let page = self.get("/metrics").unwrap().body;
+    fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").unwrap();
         let line = page.lines().find_map(|l| l.strip_prefix(&format!("perilune_{name} ")).map(str::to_owned));
         line.unwrap_or_else(|| panic!("{name} is not in {page}")).parse().unwrap()
     }
@@ -85,14 +76,6 @@ impl Running {
     }
 }
 
-impl Reply {
-    /// The body as strict JSON.
-    #[allow(dead_code)] // not every test file reads JSON
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
-    }
-}
-
 /// The head of a POST.
 pub fn post_head(path: &str, len: usize) -> String {
     format!(
@@ -101,39 +84,10 @@ pub fn post_head(path: &str, len: usize) -> String {
 }
 
 /// Polls for at most 30 seconds.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !done() {
         assert!(Instant::now() < deadline, "waited 30 s for {what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
-}
-
-fn exchange(address: SocketAddr, head: &str, body: &[u8]) -> Option<Reply> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
-    stream.write_all(head.as_bytes()).ok()?;
-    // A server may refuse a body before all of it is sent.
-    let _ = stream.write_all(body);
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply).ok()?;
-    let text = String::from_utf8(reply).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    let body = if chunked { dechunk(body) } else { body.to_owned() };
-    Some(Reply { status, head: head.to_owned(), body })
-}
-
-fn dechunk(mut text: &str) -> String {
-    let mut body = String::new();
-    while let Some((size, rest)) = text.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).unwrap();
-        if size == 0 {
-            break;
-        }
-        body.push_str(&rest[..size]);
-        text = &rest[size + 2..];
-    }
-    body
 }

@@ -1,0 +1,144 @@
+//! What the routes that generate share: a prepared request becomes one engine request per choice, all or none, and the
+//! choices become the answer, whole or streamed.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use perilune_engine::{GenerateRequest, SamplingParams};
+use perilune_protocol::{StreamMode, UsageReport};
+use perilune_tensor::TokenId;
+use serde::Serialize;
+
+use crate::app::{Admission, SharedApp};
+use crate::error::ApiError;
+use crate::generation::{Generation, Piece, collect};
+use crate::output_text::OutputText;
+use crate::routes::{off_reactor, read_body, request_id};
+use crate::sampling::for_choice;
+use crate::sse::{Chunks, Streamed, respond};
+use crate::token_limit::TokenLimit;
+
+/// What is particular to one route.
+pub(crate) trait Answer: Sized + Send + 'static {
+    /// Begins the ids of its answers.
+    const ID_PREFIX: &'static str;
+    /// The field of the prompt.
+    const PROMPT_FIELD: &'static str;
+    /// The answer that is not streamed.
+    type Whole: Serialize;
+    /// The chunks of one that is.
+    type Chunks: Chunks;
+
+    /// Reads, checks and tokenises a request.
+    fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError>;
+
+    /// The text of one choice, before its first token.
+    fn output(&self) -> Result<OutputText, ApiError>;
+
+    /// Whether this choice of a prompt reports the prompt's log-probabilities.
+    fn scores_prompt(&self, _choice: usize) -> bool {
+        true
+    }
+
+    /// The whole answer.
+    fn whole(&self, choices: Vec<Piece>) -> Self::Whole;
+
+    /// The chunks of a streamed answer.
+    fn chunks(self, report: UsageReport, num_choices: usize) -> Self::Chunks;
+}
+
+/// A request that was read, checked and tokenised.
+pub(crate) struct Prepared<A> {
+    /// Leave to run it.
+    pub admission: Admission,
+    /// Its prompts, at least one.
+    pub prompts: Vec<PreparedPrompt>,
+    /// Whom it shares stored prefixes with.
+    pub cache_salt: Option<String>,
+    /// Choices per prompt.
+    pub n: usize,
+    /// Sampling of the first choice, but for `max_tokens`.
+    pub params: SamplingParams,
+    /// Where `max_tokens` comes from.
+    pub limit: TokenLimit,
+    /// How the answer is delivered.
+    pub stream: StreamMode,
+    /// What the choices become.
+    pub answer: A,
+}
+
+/// A prompt as the engine takes it.
+pub(crate) struct PreparedPrompt {
+    /// Its tokens.
+    pub tokens: Vec<TokenId>,
+    /// Where its turns end, rising: places at which later prompts may part from it.
+    pub turn_ends: Vec<usize>,
+}
+
+/// Answers a request.
+pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Result<Response, ApiError> {
+    app.serving()?;
+    let id = format!("{}-{}", A::ID_PREFIX, request_id(&request));
+    let body = read_body(&app, request).await?;
+    let prepared = off_reactor({
+        let app = app.clone();
+        move || A::prepare(&app, id, &body)
+    })
+    .await?;
+    let choices = prepared.submit(&app)?;
+    let Prepared { answer, admission, stream, .. } = prepared;
+    match stream {
+        StreamMode::Whole => {
+            let whole = answer.whole(collect(choices).await?);
+            drop(admission);
+            Ok(Json(whole).into_response())
+        }
+        StreamMode::Events(report) => {
+            let chunks = answer.chunks(report, choices.len());
+            let streamed = Streamed { choices, chunks, in_flight: admission.in_flight };
+            Ok(respond(streamed, app.settings.ping_interval))
+        }
+    }
+}
+
+impl<A: Answer> Prepared<A> {
+    /// Hands every choice of every prompt to the engine; if one is refused, those before it are dropped with it.
+    fn submit(&self, app: &SharedApp) -> Result<Vec<Generation>, ApiError> {
+        self.check_count()?;
+        let choices = self.prompts.iter().flat_map(|prompt| (0..self.n).map(move |index| (prompt, index)));
+        choices.map(|(prompt, index)| self.submit_choice(app, prompt, index)).collect()
+    }
+
+    /// A request that no queue could ever take is wrong, not early.
+    fn check_count(&self) -> Result<(), ApiError> {
+        let room = self.admission.served.engine.config().max_queued_requests;
+        let (prompts, n) = (self.prompts.len(), self.n);
+        if prompts.saturating_mul(n) <= room {
+            return Ok(());
+        }
+        let field = if n > 1 { "n" } else { A::PROMPT_FIELD };
+        let message = format!(
+            "prompts times `n` is {prompts} times {n}: at most {room} choices fit into the queue (--max-queued-requests)"
+        );
+        Err(ApiError::invalid(message, Some(field)))
+    }
+
+    fn submit_choice(&self, app: &SharedApp, prompt: &PreparedPrompt, index: usize) -> Result<Generation, ApiError> {
+        let engine = &self.admission.served.engine;
+        let text = self.answer.output()?;
+        let mut params = for_choice(&self.params, index);
+        params.max_tokens = self.limit.max_tokens(prompt.tokens.len(), engine.context_length());
+        if !self.answer.scores_prompt(index) {
+            params.prompt_logprobs = None;
+        }
+        let stream = engine.submit(GenerateRequest {
+            cache_salt: self.cache_salt.clone(),
+            checkpoint_hints: prompt.turn_ends.clone(),
+            ..GenerateRequest::new(prompt.tokens.clone(), params)
+        });
+        let asked = (self.limit, A::PROMPT_FIELD);
+        let stream = stream.map_err(|error| ApiError::from_submit(&error, asked, app.settings.overload))?;
+        Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))
+    }
+}

@@ -1,0 +1,124 @@
+//! Traces of requests, one JSON object a line.
+//!
+//! Two forms are read. The published Mooncake form has `timestamp` (ms), `input_length`, `output_length` and `hash_ids`,
+//! one id per 512 tokens of the prompt: equal ids stand for equal tokens. Our own form has the `tokens` themselves, the
+//! `output` tokens, and `checkpoints`, the positions at which turns end.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use perilune_tensor::TokenId;
+use serde::Deserialize;
+
+use crate::error::ServerError;
+
+/// Tokens that a hash id of the Mooncake form stands for.
+const HASHED: usize = 512;
+
+/// A request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Request {
+    /// Prompt, then answer.
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) prompt_len: usize,
+    /// Positions in the prompt at which turns end, rising.
+    pub(super) turn_ends: Vec<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Tokens {
+        tokens: Vec<u32>,
+        #[serde(default)]
+        output: Vec<u32>,
+        #[serde(default)]
+        checkpoints: Vec<usize>,
+    },
+    Mooncake {
+        input_length: usize,
+        output_length: usize,
+        hash_ids: Vec<u64>,
+    },
+}
+
+/// The requests of a file, in its order.
+///
+/// # Errors
+/// A file that cannot be read, or a line of neither form, with its number.
+pub(super) fn read(path: &Path, block_size: usize) -> Result<Vec<Request>, ServerError> {
+    let failed = |what: String| ServerError::Answer(format!("{}: {what}", path.display()));
+    if block_size == 0 {
+        return Err(failed("blocks have at least one token".to_owned()));
+    }
+    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let mut requests = Vec::new();
+    for (index, line) in BufReader::new(file).lines().enumerate() {
+        let line = line.map_err(|error| failed(error.to_string()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let parsed: Line =
+            serde_json::from_str(&line).map_err(|error| failed(format!("line {}: {error}", index + 1)))?;
+        requests.push(request(parsed, index as u64).map_err(|what| failed(format!("line {}: {what}", index + 1)))?);
+    }
+    Ok(requests)
+}
+
+fn request(line: Line, number: u64) -> Result<Request, String> {
+    match line {
+        Line::Tokens { tokens, output, checkpoints } => {
+            if tokens.is_empty() {
+                return Err("`tokens` is empty".to_owned());
+            }
+            let prompt_len = tokens.len();
+            let tokens = tokens.into_iter().chain(output).map(TokenId).collect();
+            Ok(Request { tokens, prompt_len, turn_ends: checkpoints })
+        }
+        Line::Mooncake { input_length, output_length, hash_ids } => {
+            if input_length == 0 || hash_ids.len() < input_length.div_ceil(HASHED) {
+                let wanted = input_length.div_ceil(HASHED).max(1);
+                return Err(format!("{} `hash_ids` for {input_length} tokens, not {wanted}", hash_ids.len()));
+            }
+            let prompt = (0..input_length).map(|i| stand_in(hash_ids[i / HASHED], i % HASHED));
+            // Nothing is known of answers; no two are alike.
+            let answer = (0..output_length).map(|i| stand_in(number ^ (1 << 60), i));
+            Ok(Request { tokens: prompt.chain(answer).collect(), prompt_len: input_length, turn_ends: Vec::new() })
+        }
+    }
+}
+
+/// Token `i` of a stretch of text: equal for equal `id`.
+pub(super) fn stand_in(id: u64, i: usize) -> TokenId {
+    let mut z = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (i as u64).wrapping_mul(0xD1B5_4A32_D192_ED03);
+    z = (z ^ (z >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    TokenId((z >> 44) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Request, String> {
+        request(serde_json::from_str(text).map_err(|error| error.to_string())?, 0)
+    }
+
+    #[test]
+    fn both_forms() {
+        let ours = parse(r#"{"tokens": [1, 2, 3], "output": [4], "checkpoints": [2]}"#).unwrap();
+        assert_eq!((ours.tokens.len(), ours.prompt_len, ours.turn_ends), (4, 3, vec![2]));
+        let line = r#"{"timestamp": 5, "input_length": 600, "output_length": 7, "hash_ids": [3, 9]}"#;
+        let theirs = parse(line).unwrap();
+        assert_eq!((theirs.tokens.len(), theirs.prompt_len), (607, 600));
+        let other = parse(&line.replace("[3, 9]", "[3, 8]")).unwrap();
+        assert_eq!(theirs.tokens[..512], other.tokens[..512]);
+        assert_ne!(theirs.tokens[512..600], other.tokens[512..600]);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_named() {
+        assert!(parse(r#"{"tokens": []}"#).is_err());
+        assert!(parse(r#"{"input_length": 600, "output_length": 7, "hash_ids": [3]}"#).unwrap_err().contains("not 2"));
+        assert!(parse(r#"{"input_length": 600}"#).is_err());
+    }
+}
