@@ -1,78 +1,54 @@
-//! The one source of a kernel becomes CUDA C++ and HIP C++, without a device or a toolkit.
+//! The one source of a kernel becomes CUDA C++ and HIP C++, without a device or a toolkit, and its argument layout is
+//! what a launcher expects.
+#![cfg(feature = "compile")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
-use std::sync::Arc;
+use perilune_kernels_dsl::catalogue::{Shapes, variants};
+use perilune_kernels_dsl::compile::{KernelSource, source};
+use perilune_kernels_dsl::norm::RmsNormProblem;
+use perilune_kernels_dsl::{Access, InfoPassing, Lengths, ScalarGroup, ScalarType, Target};
 
-use cubecl::prelude::*;
-use cubecl_core::Compiler;
-use cubecl_core::ir::features::Features;
-use cubecl_core::ir::{
-    AddressType, DeviceIdentity, DeviceProperties, HardwareProperties, MemoryDeviceProperties, TargetProperties,
-};
-use cubecl_cpp::shared::{CompilationOptions, CppCompiler};
-use cubecl_cpp::target::{Cuda, Hip};
-use perilune_kernels_dsl::Target;
-use perilune_kernels_dsl::norm::{RmsNormProblem, rms_norm};
-
-fn properties(target: Target) -> Arc<DeviceProperties> {
-    let hardware = HardwareProperties {
-        load_width: 128,
-        vector_register_count: None,
-        plane_size_min: target.plane as u32,
-        plane_size_max: target.plane as u32,
-        max_bindings: 32,
-        max_shared_memory_size: 65536,
-        max_cube_count: (u32::MAX, 65535, 65535),
-        max_units_per_cube: target.max_units as u32,
-        max_cube_dim: (1024, 1024, 64),
-        num_streaming_multiprocessors: None,
-        num_tensor_cores: None,
-        min_tensor_cores_dim: None,
-        num_cpu_cores: None,
-        last_level_cache_size: None,
-        max_vector_size: VectorSize::MAX,
-        cube_mma_reserved_shared_memory: 0,
-    };
-    let identity = DeviceIdentity { name: "offline".into(), fingerprint: "offline".into(), physical: None };
-    let memory = MemoryDeviceProperties::new(u64::MAX, 256);
-    let timing = cubecl_core::profile::TimingMethod::Device;
-    Arc::new(DeviceProperties::new(Features::default(), memory, hardware, timing, identity))
-}
-
-fn definition(target: Target) -> KernelDefinition {
-    let plan = RmsNormProblem { rows: 4, width: 7168 }.plan(target);
-    let cube = *CubeDim::new_1d(plan.geometry.units as u32);
-    let settings = KernelSettings::new(cube, ExecutionMode::Unchecked, AddressType::U64);
-    let buffer = || BufferCompilationArg { inplace: None };
-    rms_norm::RmsNorm::new(
-        settings,
-        properties(target),
-        Arc::new(TargetProperties::default()),
-        buffer(),
-        buffer(),
-        buffer(),
-        (),
-        (),
-        (),
-        plan.vector,
-        plan.geometry,
-    )
-    .define()
+fn rms_norm(target: Target) -> KernelSource {
+    source(&RmsNormProblem { rows: 4, width: 7168 }.plan(target).kernel(), target).unwrap()
 }
 
 #[test]
 fn cuda_source_uses_shuffles_barriers_and_wide_loads() {
-    let options = CompilationOptions { warp_size: 32, ..Default::default() };
-    let source = CppCompiler::<Cuda>::default().compile(definition(Target::CUDA), &options).unwrap().to_string();
-    for part in ["__global__", "__shfl", "__syncthreads", "_4"] {
-        assert!(source.contains(part), "`{part}` is missing from\n{source}");
+    let kernel = rms_norm(Target::CUDA);
+    for part in ["__global__", "__shfl", "__syncthreads", "float_4", "__grid_constant__"] {
+        assert!(kernel.text.contains(part), "`{part}` is missing from\n{}", kernel.text);
     }
 }
 
 #[test]
 fn hip_source_uses_shuffles_and_barriers() {
-    let options = CompilationOptions { warp_size: 64, ..Default::default() };
-    let source = CppCompiler::<Hip>::default().compile(definition(Target::HIP), &options).unwrap().to_string();
+    let kernel = rms_norm(Target::HIP);
     for part in ["__global__", "__shfl", "__syncthreads"] {
-        assert!(source.contains(part), "`{part}` is missing from\n{source}");
+        assert!(kernel.text.contains(part), "`{part}` is missing from\n{}", kernel.text);
+    }
+}
+
+#[test]
+fn layout_of_arguments() {
+    let kernel = rms_norm(Target::CUDA);
+    assert_eq!((kernel.units, kernel.plane, kernel.shared_bytes), (256, 32, 32));
+    assert_eq!(kernel.abi.buffers, [Access::Read, Access::Read, Access::Write]);
+    let sizes = ScalarGroup { scalar_type: ScalarType::U64, count: 1, offset: 0 };
+    let floats = ScalarGroup { scalar_type: ScalarType::F32, count: 2, offset: 8 };
+    assert_eq!(kernel.abi.scalars, [sizes, floats]);
+    assert_eq!(kernel.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
+    assert_eq!((kernel.abi.info_bytes, kernel.abi.passing), (40, InfoPassing::Value));
+    assert_eq!(rms_norm(Target::HIP).abi.passing, InfoPassing::Pointer);
+}
+
+#[test]
+fn every_kernel_of_the_catalogue_becomes_cuda_and_hip() {
+    let models = Shapes::known().unwrap();
+    for target in [Target::CUDA, Target::HIP] {
+        for variant in variants(&models, target) {
+            let kernel = source(&variant, target).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(kernel.units % target.plane, 0, "{variant}");
+            assert!(kernel.shared_bytes <= 64 << 10, "{variant}: {} bytes of shared memory", kernel.shared_bytes);
+        }
     }
 }

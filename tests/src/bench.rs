@@ -1,4 +1,4 @@
-//! A model on the CPU backend that takes runs of several sequences and returns logits.
+//! A model on a backend that takes runs of several sequences and returns logits.
 
 use std::path::PathBuf;
 
@@ -25,17 +25,17 @@ pub fn demo_dir() -> PathBuf {
 }
 
 /// A loaded model with caches for some sequences, and how far each has come.
-pub struct Bench {
-    backend: CpuBackend,
-    model: Kimi<CpuBackend>,
-    workspace: Workspace<CpuBackend>,
-    batch: ForwardBatch<CpuBackend>,
-    caches: Caches<CpuBackend>,
+pub struct Bench<B: Backend = CpuBackend> {
+    backend: B,
+    model: Kimi<B>,
+    workspace: Workspace<B>,
+    batch: ForwardBatch<B>,
+    caches: Caches<B>,
     position: Vec<usize>,
 }
 
 impl Bench {
-    /// A model from a source, with room for `sequences` of up to 256 tokens.
+    /// A model from a source on the CPU, with room for `sequences` of up to 256 tokens.
     pub fn new(config: &ModelConfig, source: &dyn WeightSource, sequences: usize) -> Bench {
         Self::with_options(config, source, sequences, CpuOptions::default())
     }
@@ -47,7 +47,13 @@ impl Bench {
         sequences: usize,
         options: CpuOptions,
     ) -> Bench {
-        let backend = CpuBackend::new(options).unwrap();
+        Bench::on(CpuBackend::new(options).unwrap(), config, source, sequences)
+    }
+}
+
+impl<B: Backend> Bench<B> {
+    /// A model from a source on any backend, with room for `sequences` of up to 256 tokens.
+    pub fn on(backend: B, config: &ModelConfig, source: &dyn WeightSource, sequences: usize) -> Bench<B> {
         let checkpoint = Checkpoint::open(source, config).unwrap();
         let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
         let limits = StepLimits {
@@ -155,7 +161,7 @@ impl Bench {
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 
-    fn read(&self, tensor: &<CpuBackend as Backend>::Tensor) -> Vec<f32> {
+    fn read(&self, tensor: &B::Tensor) -> Vec<f32> {
         self.backend.download(tensor).unwrap().wait().unwrap().to_f32()
     }
 }

@@ -3,15 +3,17 @@
 use std::ops::Range;
 
 use perilune_backend::{
-    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, Linear, Mla,
-    MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
+    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify,
+    Linear, Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
 };
 use perilune_tensor::{DType, HostTensor, QuantFormat, TensorSpec};
 
 use crate::pool::{Pinning, Pool};
 use crate::scratch::Scratch;
 use crate::tensor::CpuTensor;
-use crate::{SimdLevel, activation, cores, embed, kda, linear, memory, mla, moe, norm, residual, route, sample};
+use crate::{
+    SimdLevel, activation, cores, embed, kda, kda_replay, linear, memory, mla, moe, norm, residual, route, sample,
+};
 
 /// How KDA runs of many tokens are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -207,6 +209,14 @@ impl Backend for CpuBackend {
 
     fn kda_decode(&self, op: Kda<'_, CpuTensor>) -> Result<(), BackendError> {
         kda::kda(self, op, KdaPrefill::Recurrent)
+    }
+
+    fn kda_verify(&self, op: KdaVerify<'_, CpuTensor>) -> Result<(), BackendError> {
+        kda_replay::verify(self, op)
+    }
+
+    fn kda_fold(&self, op: KdaFold<'_, CpuTensor>) -> Result<(), BackendError> {
+        kda_replay::fold(self, op)
     }
 
     fn mla_prefill(&self, op: Mla<'_, CpuTensor>) -> Result<(), BackendError> {

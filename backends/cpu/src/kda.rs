@@ -38,10 +38,28 @@ pub(crate) fn kda(cpu: &CpuBackend, op: Kda<'_, CpuTensor>, form: KdaPrefill) ->
     }
     let written = runs.iter().flat_map(|run| run.snapshots.iter().map(|s| s.slot).chain([run.slot]));
     check_distinct(("kda", "segments.slot"), written.collect(), slots)?;
+    let dims = op.params.dims;
+    let layer = layer(op)?;
+    let tokens: usize = runs.iter().map(|run| run.rows.len()).sum();
+    let scratch_len = HeadRun::scratch_len(dims).max(ChunkHead::scratch_len(dims));
+    let mut scratch = cpu.scratch().take(scratch_len * cpu.num_threads())?;
+    let scratch = Parted::new(&mut scratch);
+    // Longest runs first, so that the last tasks are short ones.
+    let mut order: Vec<&Run> = runs.iter().collect();
+    order.sort_by_key(|run| std::cmp::Reverse(run.rows.len()));
+    cpu.parallel(runs.len() * dims.num_heads, tokens * dims.width() * dims.head_dim * 4, |thread, task| {
+        let (run, head) = (order[task / dims.num_heads], task % dims.num_heads);
+        // SAFETY: each thread has scratch of its own.
+        let scratch = unsafe { scratch.row(thread, scratch_len) };
+        cpu.level().run(HeadRun { layer: &layer, run, head, form, scratch });
+    })
+}
+
+/// The slices of an operation whose shapes were checked.
+pub(crate) fn layer<'a>(op: Kda<'a, CpuTensor>) -> Result<Layer<'a>, BackendError> {
     let params = op.params;
-    let dims = params.dims;
-    let layer = Layer {
-        dims,
+    Ok(Layer {
+        dims: params.dims,
         gate_kind: params.gate,
         conv: [params.conv[0].f32()?, params.conv[1].f32()?, params.conv[2].f32()?],
         a_log: params.a_log.f32()?,
@@ -56,18 +74,5 @@ pub(crate) fn kda(cpu: &CpuBackend, op: Kda<'_, CpuTensor>, form: KdaPrefill) ->
         conv_at: op.conv_at,
         state_at: op.state_at,
         out: op.out.parted()?,
-    };
-    let tokens: usize = runs.iter().map(|run| run.rows.len()).sum();
-    let scratch_len = HeadRun::scratch_len(dims).max(ChunkHead::scratch_len(dims));
-    let mut scratch = cpu.scratch().take(scratch_len * cpu.num_threads())?;
-    let scratch = Parted::new(&mut scratch);
-    // Longest runs first, so that the last tasks are short ones.
-    let mut order: Vec<&Run> = runs.iter().collect();
-    order.sort_by_key(|run| std::cmp::Reverse(run.rows.len()));
-    cpu.parallel(runs.len() * dims.num_heads, tokens * dims.width() * dims.head_dim * 4, |thread, task| {
-        let (run, head) = (order[task / dims.num_heads], task % dims.num_heads);
-        // SAFETY: each thread has scratch of its own.
-        let scratch = unsafe { scratch.row(thread, scratch_len) };
-        cpu.level().run(HeadRun { layer: &layer, run, head, form, scratch });
     })
 }

@@ -16,7 +16,7 @@ use crate::runs::Run;
 use crate::simd::{Kernel, MAX_LANES, Simd, dot, exp, sigmoid, softplus};
 
 /// Tokens that are prepared at once by the recurrent form.
-const TOKENS: usize = 16;
+pub(crate) const TOKENS: usize = 16;
 /// Vectors of a column block.
 const VECTORS: usize = 2;
 /// Sums over key channels that run side by side: channel `i` belongs to sum `i % CHAINS`.
@@ -76,6 +76,16 @@ impl<'a> Tokens<'a> {
         let (beta, rest) = rest.split_at_mut(count * MAX_LANES);
         (Tokens { stride, q, k, v, g, o, beta }, rest)
     }
+
+    /// Norms of q and k of the first `count` tokens.
+    #[inline(always)]
+    pub(crate) fn normalise<S: Simd>(&mut self, s: S, dims: KdaDims, count: usize) {
+        for t in 0..count {
+            let at = t * self.stride..(t + 1) * self.stride;
+            normalise(s, &mut self.q[at.clone()], (dims.head_dim as f32).powf(-0.5));
+            normalise(s, &mut self.k[at], 1.0);
+        }
+    }
 }
 
 impl HeadRun<'_> {
@@ -126,37 +136,37 @@ impl Kernel for HeadRun<'_> {
 }
 
 /// Everything but the recurrence.
-struct Prepare<'a, 's> {
-    layer: &'a Layer<'a>,
-    run: &'a Run,
-    head: usize,
+pub(crate) struct Prepare<'a, 's> {
+    pub(crate) layer: &'a Layer<'a>,
+    pub(crate) run: &'a Run,
+    pub(crate) head: usize,
     /// `[3, conv_kernel, stride]`.
-    taps: &'s mut [f32],
+    pub(crate) taps: &'s mut [f32],
 }
 
 impl Prepare<'_, '_> {
     /// Channels of this head.
-    fn channels(&self) -> Range<usize> {
+    pub(crate) fn channels(&self) -> Range<usize> {
         let d = self.layer.dims.head_dim;
         self.head * d..(self.head + 1) * d
     }
 
     /// This head's part of row `i` of the run.
-    fn row<'a>(&self, x: &'a [f32], i: usize) -> &'a [f32] {
+    pub(crate) fn row<'a>(&self, x: &'a [f32], i: usize) -> &'a [f32] {
         let first = (self.run.rows.start + i) * self.layer.dims.width();
         let channels = self.channels();
         &x[first + channels.start..first + channels.end]
     }
 
     /// This head's state in a slot.
-    fn state(&self, slot: usize) -> Range<usize> {
+    pub(crate) fn state(&self, slot: usize) -> Range<usize> {
         let len = self.layer.dims.head_dim * self.layer.dims.head_dim;
         let first = self.layer.state_at.start(slot) + self.head * len;
         first..first + len
     }
 
     /// This head's part of row `j` of the convolution tail of q, k or v in a slot.
-    fn tail(&self, slot: usize, (which, j): (usize, usize)) -> Range<usize> {
+    pub(crate) fn tail(&self, slot: usize, (which, j): (usize, usize)) -> Range<usize> {
         let dims = self.layer.dims;
         let row = which * (dims.conv_kernel - 1) + j;
         let first = self.layer.conv_at.start(slot) + row * dims.width();
@@ -165,7 +175,7 @@ impl Prepare<'_, '_> {
     }
 
     /// Taps of this head with the tap outermost, so that a vector of channels is one load.
-    fn transpose_taps(&mut self) {
+    pub(crate) fn transpose_taps(&mut self) {
         let KdaDims { head_dim, conv_kernel, .. } = self.layer.dims;
         let stride = padded(head_dim);
         self.taps.fill(0.0);
@@ -182,7 +192,14 @@ impl Prepare<'_, '_> {
     /// Convolution, SiLU, norms and gates of the tokens `range` of the run.
     #[inline(always)]
     fn tokens<S: Simd>(&self, s: S, tokens: &mut Tokens<'_>, range: Range<usize>) {
-        let d = self.layer.dims.head_dim;
+        let count = range.len();
+        self.mixed_tokens(s, tokens, range);
+        tokens.normalise(s, self.layer.dims, count);
+    }
+
+    /// The same without the norms.
+    #[inline(always)]
+    pub(crate) fn mixed_tokens<S: Simd>(&self, s: S, tokens: &mut Tokens<'_>, range: Range<usize>) {
         let stride = tokens.stride;
         let heads = self.layer.dims.num_heads;
         for (t, i) in range.enumerate() {
@@ -190,8 +207,6 @@ impl Prepare<'_, '_> {
             self.convolve(s, (0, i), &mut tokens.q[at.clone()]);
             self.convolve(s, (1, i), &mut tokens.k[at.clone()]);
             self.convolve(s, (2, i), &mut tokens.v[at.clone()]);
-            normalise(s, &mut tokens.q[at.clone()], (d as f32).powf(-0.5));
-            normalise(s, &mut tokens.k[at.clone()], 1.0);
             self.decay(s, i, &mut tokens.g[at]);
             let logit = self.layer.beta[(self.run.rows.start + i) * heads + self.head];
             s.store(&mut tokens.beta[t * MAX_LANES..], 0, sigmoid(s, s.splat(logit)));
@@ -238,7 +253,7 @@ impl Prepare<'_, '_> {
 
     /// Norm and gate of the outputs of the tokens `range`.
     #[inline(always)]
-    fn outputs<S: Simd>(&self, s: S, tokens: &Tokens<'_>, range: Range<usize>) {
+    pub(crate) fn outputs<S: Simd>(&self, s: S, tokens: &Tokens<'_>, range: Range<usize>) {
         let (d, width) = (self.layer.dims.head_dim, self.layer.dims.width());
         for (t, i) in range.enumerate() {
             let o = &tokens.o[t * tokens.stride..t * tokens.stride + d];
@@ -284,18 +299,18 @@ fn normalise<S: Simd>(s: S, x: &mut [f32], scale: f32) {
 }
 
 /// The recurrence of prepared tokens, one block of state columns after the other.
-struct Recurrence<'a> {
-    d: usize,
-    count: usize,
+pub(crate) struct Recurrence<'a> {
+    pub(crate) d: usize,
+    pub(crate) count: usize,
     /// `[D, D]`, key channels first.
-    state: &'a mut [f32],
+    pub(crate) state: &'a mut [f32],
     /// Room for one column block.
-    copy: &'a mut [f32],
+    pub(crate) copy: &'a mut [f32],
 }
 
 impl Recurrence<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S, tokens: &mut Tokens<'_>) {
+    pub(crate) fn run<S: Simd>(self, s: S, tokens: &mut Tokens<'_>) {
         let (d, width) = (self.d, VECTORS * S::LANES);
         for t in 0..self.count {
             for c in (t * tokens.stride..t * tokens.stride + d).step_by(S::LANES) {

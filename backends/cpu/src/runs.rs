@@ -42,6 +42,22 @@ pub(crate) fn runs(
     segments: &Segments<'_, CpuTensor>,
     rows: usize,
 ) -> Result<Vec<Run>, BackendError> {
+    let runs = runs_or_empty(op, segments, rows)?;
+    match runs.iter().find(|run| run.rows.is_empty()) {
+        Some(run) => Err(fault(op, "segments", format!("rows {:?}", run.rows), "at least one row".to_owned())),
+        None => Ok(runs),
+    }
+}
+
+/// The same, where a run may have no rows.
+///
+/// # Errors
+/// `Mismatch` for a run past the last row, or two that overlap.
+pub(crate) fn runs_or_empty(
+    op: &'static str,
+    segments: &Segments<'_, CpuTensor>,
+    rows: usize,
+) -> Result<Vec<Run>, BackendError> {
     let (start, len) = (segments.start.u32()?, segments.len.u32()?);
     let (position, slot) = (segments.position.u32()?, segments.slot.u32()?);
     let run = |i: usize| Run {
@@ -51,16 +67,11 @@ pub(crate) fn runs(
         snapshots: Vec::new(),
     };
     let runs: Vec<Run> = (0..segments.count).map(run).collect();
-    let mut ranges: Vec<&Range<usize>> = runs.iter().map(|run| &run.rows).collect();
+    let mut ranges: Vec<&Range<usize>> = runs.iter().map(|run| &run.rows).filter(|rows| !rows.is_empty()).collect();
     ranges.sort_by_key(|range| range.start);
     for (i, range) in ranges.iter().enumerate() {
-        if range.is_empty() || range.end > rows {
-            return Err(fault(
-                op,
-                "segments",
-                format!("rows {range:?}"),
-                format!("at least one row, within 0..{rows}"),
-            ));
+        if range.end > rows {
+            return Err(fault(op, "segments", format!("rows {range:?}"), format!("within 0..{rows}")));
         }
         if i > 0 && ranges[i - 1].end > range.start {
             return Err(fault(op, "segments", format!("{:?}, {range:?}", ranges[i - 1]), "disjoint rows".to_owned()));

@@ -3,11 +3,10 @@
 //! The vocabulary is never sorted as a whole: greedy and plain draws read it once or twice, top-k selects, and top-p
 //! looks at the most likely tokens in growing pieces until their mass suffices.
 
-use perilune_backend::{BackendError, Choice, Penalties, Sample, SampleRow, SampledRow, TopLogprob};
+use perilune_backend::{BackendError, Choice, Penalties, Sample, SampleRow, SampledRow, TopLogprob, uniform};
 use perilune_tensor::TokenId;
 
 use crate::CpuBackend;
-use crate::random::uniform;
 use crate::select::largest;
 use crate::simd::{Kernel, Simd, SimdLevel, exp};
 use crate::tensor::{CpuTensor, Parted};

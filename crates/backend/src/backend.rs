@@ -5,8 +5,8 @@ use std::ops::Range;
 use perilune_tensor::{HostTensor, TensorSpec};
 
 use crate::{
-    AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, Linear, Mla, MoeExperts,
-    MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
+    AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify, Linear,
+    Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
 };
 
 /// A device that runs the model's operations, in the order they are called, from one thread.
@@ -120,6 +120,19 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// As [`Backend::kda_prefill`].
     fn kda_decode(&self, op: Kda<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// The outputs that [`Backend::kda_decode`] would give, bit for bit, without its effect on the state; stores what a
+    /// fold needs.
+    ///
+    /// # Errors
+    /// As [`Backend::kda_prefill`].
+    fn kda_verify(&self, op: KdaVerify<'_, Self::Tensor>) -> Result<(), BackendError>;
+
+    /// Leaves the states that [`Backend::kda_decode`] of the first rows of a verification would leave, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Backend::kda_prefill`].
+    fn kda_fold(&self, op: KdaFold<'_, Self::Tensor>) -> Result<(), BackendError>;
 
     /// MLA over runs of any length.
     ///

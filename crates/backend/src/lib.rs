@@ -17,6 +17,8 @@ mod error;
 mod experts;
 mod kda;
 mod mla;
+mod random;
+mod replay;
 mod sample;
 mod token_wise;
 mod weight;
@@ -29,6 +31,8 @@ pub use error::BackendError;
 pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Renormalize};
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};
 pub use mla::{Mla, MlaDims, MlaParams};
+pub use random::uniform;
+pub use replay::{KdaFold, KdaVerify};
 pub use sample::{Choice, Penalties, Sample, SampleRow, SampledRow, TokenCount, TopLogprob};
 pub use token_wise::{
     Activation, AttnResidual, Embed, GatedAct, Linear, LinearDims, LinearPart, RmsNorm, SelectRows, Write,

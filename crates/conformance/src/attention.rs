@@ -11,9 +11,6 @@ use perilune_tensor::QuantFormat;
 use crate::kda::Entry;
 use crate::rig::{Noise, Rig, assert_close, assert_untouched};
 
-/// Elements of nobody before and after a block.
-const GAP: usize = 3;
-
 /// A layer, the inputs of some rows, and a cache of shuffled blocks.
 pub(crate) struct MlaCase<B: Backend> {
     pub(crate) dims: MlaDims,
@@ -70,13 +67,18 @@ impl<B: Backend> MlaCase<B> {
         rig.poison([blocks * self.stride()])
     }
 
+    /// Elements of nobody before and after a block: aligned to wide loads for some widths, to nothing for others.
+    fn gap(&self) -> usize {
+        if self.dims.latent_width().is_multiple_of(16) { 8 } else { 3 }
+    }
+
     fn stride(&self) -> usize {
-        self.block_size * self.dims.latent_width() + 2 * GAP
+        self.block_size * self.dims.latent_width() + 2 * self.gap()
     }
 
     fn layout(&self, arena: &B::Tensor) -> UnitLayout {
         let stride = self.stride();
-        UnitLayout { offset: GAP, stride, count: arena.spec().shape.numel() / stride }
+        UnitLayout { offset: self.gap(), stride, count: arena.spec().shape.numel() / stride }
     }
 
     /// The output of all rows, poisoned where no run writes.

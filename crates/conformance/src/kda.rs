@@ -35,15 +35,18 @@ pub(crate) type Run = (Range<usize>, usize);
 /// Some slots in an arena whose other elements belong to nobody.
 pub(crate) struct KdaStates<T> {
     pub(crate) arena: T,
-    conv_at: UnitLayout,
-    state_at: UnitLayout,
+    pub(crate) conv_at: UnitLayout,
+    pub(crate) state_at: UnitLayout,
 }
 
 /// A copy to be taken: index of the run, rows, slot.
 pub(crate) type Copy = (usize, usize, usize);
 
-/// Elements of nobody before, between and after the parts of a slot.
-const GAP: usize = 5;
+/// Elements of nobody before, between and after the parts of a slot: aligned to wide loads for some widths of a head,
+/// to nothing for others.
+fn gap(dims: KdaDims) -> usize {
+    if dims.head_dim.is_multiple_of(16) { 8 } else { 5 }
+}
 
 impl<T> KdaStates<T> {
     fn parts(&self, dims: KdaDims, slot: usize) -> [Range<usize>; 2] {
@@ -101,10 +104,11 @@ impl KdaCase {
     /// Poisoned slots, those of `zeroed` cleared.
     pub(crate) fn states<B: Backend>(&self, rig: &Rig<'_, B>, slots: usize, zeroed: &[usize]) -> KdaStates<B::Tensor> {
         let (state, conv) = (self.dims.state_len(), self.dims.conv_state_len());
-        let stride = state + conv + 3 * GAP;
+        let gap = gap(self.dims);
+        let stride = state + conv + 3 * gap;
         let units = |offset: usize| UnitLayout { offset, stride, count: slots };
         let arena = rig.poison([slots * stride]);
-        let mut states = KdaStates { arena, state_at: units(GAP), conv_at: units(GAP + state + GAP) };
+        let mut states = KdaStates { arena, state_at: units(gap), conv_at: units(gap + state + gap) };
         for slot in zeroed {
             for part in states.parts(self.dims, *slot) {
                 rig.0.zero(&mut states.arena, part).unwrap();
@@ -129,6 +133,20 @@ impl KdaCase {
         rig: &Rig<'_, B>,
         (runs, copies, entry): (&[Run], &[Copy], Entry),
         states: &mut KdaStates<B::Tensor>,
+    ) -> Result<Vec<f32>, BackendError> {
+        self.with_op(rig, (runs, copies), states, |op| match entry {
+            Entry::Decode => rig.0.kda_decode(op),
+            Entry::Prefill => rig.0.kda_prefill(op),
+        })
+    }
+
+    /// Hands the operation to `call`; the output of all rows.
+    pub(crate) fn with_op<B: Backend>(
+        &self,
+        rig: &Rig<'_, B>,
+        (runs, copies): (&[Run], &[Copy]),
+        states: &mut KdaStates<B::Tensor>,
+        call: impl FnOnce(Kda<'_, B::Tensor>) -> Result<(), BackendError>,
     ) -> Result<Vec<f32>, BackendError> {
         let p = self.dims.width();
         let column = |f: &dyn Fn(&Run) -> usize| rig.u32(&runs.iter().map(|r| f(r) as u32).collect::<Vec<_>>());
@@ -156,16 +174,18 @@ impl KdaCase {
             snapshots: (!copies.is_empty()).then_some(snapshots),
             out: &mut out,
         };
-        match entry {
-            Entry::Decode => rig.0.kda_decode(op)?,
-            Entry::Prefill => rig.0.kda_prefill(op)?,
-        }
+        call(op)?;
         rig.0.synchronize()?;
         Ok(rig.read(&out))
     }
 
     /// The recurrence over rows of one sequence.
     pub(crate) fn reference(&self, rows: Range<usize>, state: &mut State) -> Vec<f32> {
+        self.with_reference(rows, |params, tokens| tokens.iter().flat_map(|token| step(params, token, state)).collect())
+    }
+
+    /// The reference's view of the layer and of some rows.
+    pub(crate) fn with_reference<R>(&self, rows: Range<usize>, call: impl FnOnce(&Params<'_>, &[Token<'_>]) -> R) -> R {
         let d = self.dims;
         let (p, heads) = (d.width(), d.num_heads);
         let params = Params {
@@ -182,7 +202,7 @@ impl KdaCase {
             let beta = &self.beta[t * heads..(t + 1) * heads];
             Token { q: wide(0), k: wide(1), v: wide(2), gate: wide(3), beta, out_gate: wide(4) }
         };
-        rows.flat_map(|t| step(&params, &token(t), state)).collect()
+        call(&params, &rows.map(token).collect::<Vec<_>>())
     }
 }
 
@@ -317,7 +337,7 @@ fn output_tolerance(dims: KdaDims) -> f32 {
     if dims.head_dim == 1 { 1e-3 } else { 2e-5 }
 }
 
-fn reference_dims(d: KdaDims) -> Dims {
+pub(crate) fn reference_dims(d: KdaDims) -> Dims {
     Dims { heads: d.num_heads, head_dim: d.head_dim, taps: d.conv_kernel }
 }
 
@@ -327,7 +347,7 @@ fn refuses<B: Backend>(rig: &Rig<'_, B>) {
     let case = KdaCase::new(dims, KdaGate::Softplus, 2);
     let mut states = case.states(rig, 2, &[0, 1]);
     assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_ok());
-    let len = states.state_at.start(1) + dims.state_len() + GAP + dims.conv_state_len();
+    let len = states.state_at.start(1) + dims.state_len() + gap(dims) + dims.conv_state_len();
     states.arena = rig.0.alloc(&TensorSpec::f32([len - 1])).unwrap();
     assert!(case.run(rig, (&[(0..1, 0)], Entry::Decode), &mut states).is_err());
 }

@@ -79,21 +79,29 @@ mod tests {
         }
 
         fn size(&self, budget_bytes: usize) -> Result<PoolSizes, EngineError> {
-            let model = &self.model;
-            let wanted_bytes = usize::MAX;
-            let (block_size, context_length, max_running_requests) = (BLOCK, CONTEXT, 8);
-            let sizes =
-                PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests };
-            let limited = size_pools(PoolRequest { wanted_bytes: 3 * self.one, ..sizes });
-            assert!(limited.is_err() || limited.unwrap().bytes <= 3 * self.one);
-            assert_eq!(
-                size_pools(PoolRequest { wanted_bytes: 0, ..sizes }).ok().map(|s| s.full_requests),
-                size_pools(PoolRequest { budget_bytes: budget_bytes.min(self.one), ..sizes })
-                    .ok()
-                    .map(|s| s.full_requests)
-            );
-            size_pools(sizes)
+            self.size_wanted(budget_bytes, usize::MAX)
         }
+
+        fn size_wanted(&self, budget_bytes: usize, wanted_bytes: usize) -> Result<PoolSizes, EngineError> {
+            let model = &self.model;
+            let (block_size, context_length, max_running_requests) = (BLOCK, CONTEXT, 8);
+            size_pools(PoolRequest {
+                model,
+                budget_bytes,
+                wanted_bytes,
+                block_size,
+                context_length,
+                max_running_requests,
+            })
+        }
+    }
+
+    #[test]
+    fn no_more_than_is_wanted_but_enough_for_one() {
+        let demo = Demo::new();
+        assert_eq!(demo.size_wanted(9 * demo.one, 3 * demo.one).unwrap().bytes, 3 * demo.one);
+        assert_eq!(demo.size_wanted(9 * demo.one, 0).unwrap().bytes, demo.one);
+        assert!(demo.size_wanted(demo.one - 1, 0).is_err());
     }
 
     #[test]

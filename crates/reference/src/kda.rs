@@ -112,8 +112,8 @@ pub fn conv_silu(values: &[f32], taps: &[f32]) -> f32 {
     silu(dot(values, taps))
 }
 
-/// Steps 2 to 5: convolution, SiLU, norms and gates of one token; moves the convolution tail on.
-pub fn prepare(params: &Params<'_>, token: &Token<'_>, conv: &mut [f32]) -> Vec<HeadInput> {
+/// Steps 2 and 3: convolution and SiLU of q, k and v, each `[P]`; moves the convolution tail on.
+pub fn mix(params: &Params<'_>, token: &Token<'_>, conv: &mut [f32]) -> [Vec<f32>; 3] {
     let d = params.dims;
     let (p, history) = (d.width(), d.taps - 1);
     let mut mixed = [vec![0.0; p], vec![0.0; p], vec![0.0; p]];
@@ -129,6 +129,13 @@ pub fn prepare(params: &Params<'_>, token: &Token<'_>, conv: &mut [f32]) -> Vec<
             tail[(history - 1) * p..].copy_from_slice(row);
         }
     }
+    mixed
+}
+
+/// Steps 2 to 5: convolution, SiLU, norms and gates of one token; moves the convolution tail on.
+pub fn prepare(params: &Params<'_>, token: &Token<'_>, conv: &mut [f32]) -> Vec<HeadInput> {
+    let d = params.dims;
+    let mixed = mix(params, token, conv);
     let scale = (d.head_dim as f32).powf(-0.5);
     let head = |h: usize| {
         let range = h * d.head_dim..(h + 1) * d.head_dim;

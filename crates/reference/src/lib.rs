@@ -7,6 +7,7 @@
 pub mod activation;
 pub mod kda;
 pub mod kda_chunk;
+pub mod kda_replay;
 pub mod linear;
 pub mod mla;
 pub mod moe;

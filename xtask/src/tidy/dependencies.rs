@@ -4,7 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Result;
 use serde_json::Value;
+
+use crate::process::{cargo, output};
 
 /// Our crates and those of ours that each may use directly.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -22,6 +25,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "tensor"]),
     ("cpu", &["backend", "tensor"]),
+    ("kernels-dsl", &[]),
+    ("gpu", &["backend", "kernels-dsl", "tensor"]),
+    // The only backend that compiles kernels at run time: it exists for tests.
+    ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
         "server",
         &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
@@ -31,6 +38,8 @@ const LAYERS: &[(&str, &[&str])] = &[
 const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
 /// Never below `crates/`, not even through another crate.
 const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
+/// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
+const WITHOUT_CUBECL: &[&str] = &["perilune-server", "perilune-gpu"];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
@@ -40,7 +49,24 @@ struct Package<'a> {
     /// Folder relative to the root.
     folder: String,
     direct: BTreeSet<&'a str>,
+    /// `cargo metadata` knows one set of features for the whole workspace, in which `kernels-dsl` has CubeCL; so the way
+    /// through it is not followed here, [`check_cubecl`] looks at that.
     reachable: BTreeSet<&'a str>,
+}
+
+/// Findings of `cargo tree`, which resolves features for one package: whether it would build CubeCL.
+pub(super) fn check_cubecl() -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for package in WITHOUT_CUBECL {
+        let tree = ["tree", "--locked", "--package", package, "--edges", "normal,build", "--prefix", "none"];
+        let tree = output(cargo(&tree))?;
+        findings.extend(find_cubecl(&tree).map(|used| format!("{package}: builds {used}")));
+    }
+    Ok(findings)
+}
+
+fn find_cubecl(tree: &str) -> Option<&str> {
+    tree.lines().find(|line| line.starts_with("cubecl"))
 }
 
 /// Findings of all workspace members.
@@ -86,11 +112,6 @@ fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
             say(format!("reaches {used}: it must stay a pure data structure"));
         }
     }
-    if name == "kernels-dsl" {
-        for used in package.direct.intersection(ours) {
-            say(format!("may not depend on {used}"));
-        }
-    }
     findings
 }
 
@@ -126,7 +147,7 @@ fn members(metadata: &Value) -> Vec<Package<'_>> {
                 name: names.get(id).copied()?,
                 folder: folder.to_owned(),
                 direct: graph.get(id)?.iter().filter_map(|id| names.get(id).copied()).collect(),
-                reachable: named(reach(&graph, id)),
+                reachable: named(reach(&graph, id, &names)),
             })
         })
         .collect()
@@ -137,11 +158,15 @@ fn is_built_in(dependency: &Value) -> bool {
     dependency["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].as_str() != Some("dev"))
 }
 
-fn reach<'a>(graph: &BTreeMap<&'a str, Vec<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
+fn reach<'a>(
+    graph: &BTreeMap<&'a str, Vec<&'a str>>,
+    from: &'a str,
+    names: &BTreeMap<&'a str, &'a str>,
+) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut open: Vec<&str> = graph.get(from).cloned().unwrap_or_default();
     while let Some(id) = open.pop() {
-        if seen.insert(id) {
+        if seen.insert(id) && names.get(id) != Some(&"kernels-dsl") {
             open.extend(graph.get(id).into_iter().flatten());
         }
     }
@@ -179,6 +204,12 @@ mod tests {
             assert_eq!(super::check(&metadata(bad, None)).len(), 1, "{bad}");
         }
         assert!(super::check(&metadata("bytemuck", None)).is_empty());
+    }
+
+    #[test]
+    fn finds_cubecl_in_a_tree() {
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n"), Some("cubecl v0.11.3"));
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n"), None);
     }
 
     #[test]

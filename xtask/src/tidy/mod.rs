@@ -17,6 +17,7 @@ pub(crate) fn run() -> Result<()> {
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")?;
     let files = tracked_files()?;
     let mut findings = dependencies::check(&metadata);
+    findings.extend(dependencies::check_cubecl()?);
     findings.extend(licences::check(&metadata));
     findings.extend(sources::check(&files)?);
     findings.extend(links::check(&files)?);

@@ -1,7 +1,7 @@
 //! Random numbers that are a function of seed and step, so that a draw does not depend on what was drawn before.
 
-/// A number in `[0, 1)` with 53 random bits.
-pub(crate) fn uniform(seed: u64, step: u64) -> f64 {
+/// The random number of a draw ([`crate::Choice::Draw`]), in `[0, 1)` with 53 random bits: the same on every backend.
+pub fn uniform(seed: u64, step: u64) -> f64 {
     let bits = scramble(scramble(seed).wrapping_add(scramble(!step)));
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,0 +1,1 @@
+// Declared by device.hpp.

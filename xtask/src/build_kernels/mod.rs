@@ -1,0 +1,92 @@
+//! `cargo xtask build-kernels`: every kernel of the catalogue as sources, binaries and a manifest, without a GPU.
+//!
+//! The emitter of `kernels-dsl` writes CUDA C++ and HIP C++; pinned compilers, fetched once, make cubins and code objects
+//! of them; what they say about registers and memory accesses goes into the manifest and into `docs/kernels.md`.
+
+mod compile;
+mod emitted;
+mod hip;
+mod inspect;
+mod lock;
+mod nvrtc;
+mod options;
+mod table;
+mod toolchain;
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use compile::{Binary, Compilers};
+use emitted::Source;
+use options::{Mode, Options, USAGE};
+use toolchain::Toolchain;
+
+/// Runs the chore.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    if args.iter().any(|a| a == "--help" || a == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let options = Options::parse(args)?;
+    let sources = emitted::emit(&options.out, &options.families(), &options.models)?;
+    if options.mode == Mode::Check {
+        return lock::check(&sources);
+    }
+    let toolchain = Toolchain::prepare(&options.families())?;
+    let compilers = Compilers::load(&toolchain, &options.families(), &options.out)?;
+    let mut binaries = Vec::new();
+    for architecture in &options.architectures {
+        eprintln!("── {}", architecture.0);
+        binaries.extend(compilers.build(*architecture, &sources)?);
+    }
+    write_manifest(&options, &sources, &binaries)?;
+    print!("{}", table::render(&sources, &binaries));
+    eprintln!("build-kernels: {} binaries of {} sources in {}", binaries.len(), sources.len(), options.out.display());
+    if options.mode == Mode::Update {
+        lock::write(&sources)?;
+        table::write(&sources, &binaries)?;
+    }
+    refuse_spills(&binaries)
+}
+
+/// `manifest.json`: per kernel what the emitter said, and its binaries.
+fn write_manifest(options: &Options, sources: &[Source], binaries: &[Binary]) -> Result<()> {
+    let families = options.families();
+    let compilers: Vec<String> = families.iter().flat_map(|f| toolchain::versions(*f)).collect();
+    let kernels: Vec<Value> = sources.iter().map(|source| kernel(source, binaries)).collect();
+    let manifest = json!({ "version": 1, "compilers": compilers, "kernels": kernels });
+    let path = options.out.join("manifest.json");
+    fs::write(&path, serde_json::to_string_pretty(&manifest)?).with_context(|| path.display().to_string())
+}
+
+fn kernel(source: &Source, binaries: &[Binary]) -> Value {
+    let of_family = options::ARCHITECTURES.iter().filter(|(_, f)| *f == source.family).map(|(a, _)| *a);
+    let of_family: Vec<&str> = of_family.collect();
+    let mine = binaries.iter().filter(|b| b.kernel == source.name && of_family.contains(&b.architecture));
+    let mut facts = source.facts.clone();
+    facts["target"] = source.family.name().into();
+    facts["source_sha256"] = lock::sha256(source.text.as_bytes()).into();
+    let binary = |b: &Binary| {
+        let mut entry = b.report.json();
+        entry["file"] = b.file.clone().into();
+        entry["sha256"] = b.sha256.clone().into();
+        (b.architecture.to_owned(), entry)
+    };
+    facts["binaries"] = mine.map(binary).collect();
+    facts
+}
+
+/// A kernel that spills is a mistake in its plan.
+fn refuse_spills(binaries: &[Binary]) -> Result<()> {
+    let spilling: Vec<String> = binaries
+        .iter()
+        .filter(|b| b.report.spilled_bytes > 0)
+        .map(|b| format!("{} on {} ({} bytes)", b.kernel, b.architecture, b.report.spilled_bytes))
+        .collect();
+    if !spilling.is_empty() {
+        bail!("kernels spill registers: {}", spilling.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! `docs/kernels.md`: the table of what the compilers made of every kernel.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::compile::Binary;
+use super::emitted::Source;
+use super::options::ARCHITECTURES;
+use super::options::Family;
+use super::toolchain;
+use crate::process::root;
+
+/// Writes the table over all kernels and architectures.
+///
+/// # Errors
+/// Where it cannot be written.
+pub(super) fn write(sources: &[Source], binaries: &[Binary]) -> Result<()> {
+    let path = root().join("docs/kernels.md");
+    fs::write(&path, render(sources, binaries)).with_context(|| path.display().to_string())
+}
+
+/// The table as text.
+pub(super) fn render(sources: &[Source], binaries: &[Binary]) -> String {
+    let versions = [toolchain::versions(Family::Cuda), toolchain::versions(Family::Hip)].concat().join(", ");
+    let mut text = format!(
+        "# Kernels\n\nWritten by `cargo xtask build-kernels --update`; not to be edited. Every figure is read from what \
+         the pinned compilers\n({versions})\nmade, none comes from a run.\n\n\
+         * **regs**: vector registers of a unit. **spill**: bytes spilled per unit. **stack**: bytes of stack per unit.\n\
+         * **loads**, **stores**: instructions that access global memory, `count × bytes`, widest first.\n\
+         * **shared**: bytes of shared memory of a block. **units**: threads of a block.\n"
+    );
+    let mut kernels: Vec<&str> = sources.iter().map(|s| s.name.as_str()).collect();
+    kernels.sort_unstable();
+    kernels.dedup();
+    for (architecture, family) in ARCHITECTURES {
+        let _ = write!(
+            text,
+            "\n## {architecture}\n\n| kernel | units | shared | regs | spill | stack | loads | stores |\n\
+             | --- | --: | --: | --: | --: | --: | --- | --- |\n"
+        );
+        for name in &kernels {
+            let source = sources.iter().find(|s| s.family == *family && s.name == *name);
+            let binary = binaries.iter().find(|b| b.architecture == *architecture && b.kernel == *name);
+            if let (Some(source), Some(binary)) = (source, binary) {
+                text.push_str(&row(source, binary));
+            }
+        }
+    }
+    text
+}
+
+fn row(source: &Source, binary: &Binary) -> String {
+    let (facts, report) = (&source.facts, &binary.report);
+    format!(
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        source.name,
+        facts["units"],
+        facts["shared_bytes"],
+        report.registers,
+        report.spilled_bytes,
+        report.stack_bytes,
+        widths(&report.loads),
+        widths(&report.stores)
+    )
+}
+
+/// `4 × 16, 1 × 4`.
+fn widths(counts: &[(u32, u32)]) -> String {
+    counts.iter().map(|(width, count)| format!("{count} × {width}")).collect::<Vec<_>>().join(", ")
+}
