@@ -2,6 +2,7 @@
 
 mod abi;
 mod builder;
+mod canonical;
 
 use cubecl::prelude::*;
 use cubecl_core::Compiler;
@@ -81,7 +82,7 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
     let units = variant.geometry().units;
     Ok(KernelSource {
         entry,
-        text: kernel.source,
+        text: canonical::renumber(&kernel.source),
         units,
         plane: target.plane,
         shared_bytes: kernel.shared_memory_size,
