@@ -174,7 +174,7 @@ void run_lanes(Machine& m, unsigned first) {
     uint64_t random = next_random(m);
     unsigned start = unsigned(random), stride = unsigned(random >> 32) | 1;
     for (unsigned i = 0; i < plane && !m.failed; i++) {
-        unsigned unit = first + (start + i * stride) % plane;
+        unsigned unit = first + ((start + i * stride) & (plane - 1));
         if (m.units[unit].wait != Wait::Nothing) continue;
         m.current = unit;
         fiber_switch(m.scheduler, m.units[unit].fiber);
@@ -263,7 +263,7 @@ int emu_launch(EmuKernel kernel, const EmuLaunch* launch, char* message, unsigne
     m.kernel = kernel, m.launch = launch, m.message = message, m.capacity = capacity;
     m.random = launch->seed, m.failed = false, m.last_region = 0;
     m.cube[0] = m.cube[1] = m.cube[2] = 0;
-    bool possible = launch->units <= MAX_UNITS && launch->plane <= MAX_PLANE && launch->plane > 0;
+    bool possible = launch->units <= MAX_UNITS && (launch->plane == 32 || launch->plane == MAX_PLANE);
     if (!possible || launch->units == 0 || launch->units % launch->plane != 0) {
         say(m, "%u units in planes of %u", launch->units, launch->plane);
         m.launch = nullptr;
@@ -290,7 +290,7 @@ int emu_launch(EmuKernel kernel, const EmuLaunch* launch, char* message, unsigne
 unsigned emu_thread_x() { return machine->current; }
 unsigned emu_block(unsigned axis) { return machine->cube[axis]; }
 unsigned emu_grid(unsigned axis) { return machine->launch->cubes[axis]; }
-unsigned emu_lane() { return machine->current % machine->launch->plane; }
+unsigned emu_lane() { return machine->current & (machine->launch->plane - 1); }
 char* emu_shared() { return machine->shared; }
 
 void emu_barrier(int line) { pause(*machine, Wait::Barrier, line); }
@@ -305,14 +305,14 @@ unsigned long long emu_exchange(int line, unsigned long long bits, unsigned sour
     }
     m.units[m.current].bits = bits;
     pause(m, Wait::Plane, line);
-    return m.published[m.current / m.launch->plane * m.launch->plane + source];
+    return m.published[(m.current & ~(m.launch->plane - 1)) + source];
 }
 
 unsigned long long emu_vote(int line, bool bit) {
     Machine& m = *machine;
     m.units[m.current].bits = bit;
     pause(m, Wait::Plane, line);
-    unsigned first = m.current / m.launch->plane * m.launch->plane;
+    unsigned first = m.current & ~(m.launch->plane - 1);
     unsigned long long bits = 0;
     for (unsigned i = 0; i < m.launch->plane; i++) bits |= (unsigned long long)(m.published[first + i] & 1) << i;
     return bits;
