@@ -40,6 +40,14 @@ pub trait WithBackend {
 }
 
 impl BackendKind {
+    /// Memory for latents and states beyond which an arena does not grow by itself, of `memory_bytes` there are.
+    pub fn wanted_cache_bytes(self, memory_bytes: usize) -> usize {
+        match self {
+            // Stored prefixes fill what they get, and the machine has other programs.
+            BackendKind::Cpu => memory_bytes / 4,
+        }
+    }
+
     /// Host memory that prefixes evicted from the device may take where the operator says nothing.
     pub fn default_host_cache_bytes(self) -> usize {
         match self {

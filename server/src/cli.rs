@@ -189,6 +189,9 @@ pub struct InspectArgs {
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,
+    /// Instead: what the server at this address has stored for later requests.
+    #[arg(long, value_name = "URL", value_parser = url, conflicts_with_all = ["path", "context_length", "tensors"])]
+    pub cache: Option<String>,
 }
 
 /// Flags of `simulate-cache`.

@@ -13,6 +13,7 @@ use perilune_weights::{Checkpoint, Layout, SafetensorsDir, WeightSource, expecte
 use crate::backend::{BackendKind, device_memory_bytes};
 use crate::cli::InspectArgs;
 use crate::error::ServerError;
+use crate::inspect_cache::inspect_cache;
 use crate::model_dir::default_model;
 
 /// Context accounted for where neither the flag nor the configuration says.
@@ -23,6 +24,9 @@ const DEFAULT_CONTEXT: usize = 32_768;
 /// # Errors
 /// A configuration or checkpoint that cannot be read or cannot run.
 pub fn inspect(args: &InspectArgs) -> Result<String, ServerError> {
+    if let Some(url) = &args.cache {
+        return inspect_cache(url);
+    }
     let path = match &args.path {
         Some(path) => path.clone(),
         None => default_model()?,
@@ -213,7 +217,7 @@ mod tests {
     }
 
     fn report(path: &str) -> String {
-        let args = InspectArgs { path: Some(repository(path)), context_length: None, tensors: false };
+        let args = InspectArgs { path: Some(repository(path)), context_length: None, tensors: false, cache: None };
         inspect(&args).unwrap()
     }
 
@@ -245,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let args = InspectArgs { path: Some("no/such.json".into()), context_length: None, tensors: false };
+        let args = InspectArgs { path: Some("no/such.json".into()), context_length: None, tensors: false, cache: None };
         assert!(inspect(&args).unwrap_err().to_string().contains("no/such.json"));
     }
 

@@ -19,6 +19,7 @@ pub mod error;
 mod generation;
 mod http;
 pub mod inspect;
+pub mod inspect_cache;
 pub mod lifecycle;
 pub mod load;
 mod logprobs;

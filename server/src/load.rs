@@ -213,6 +213,7 @@ impl LoadModel<'_> {
         let request = |context_length| PoolRequest {
             model: self.config,
             budget_bytes,
+            wanted_bytes: options.backend.wanted_cache_bytes(memory_bytes),
             block_size: options.block_size,
             context_length,
             max_running_requests: options.max_running_requests,

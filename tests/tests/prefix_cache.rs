@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, GenerateRequest, Prefixes,
     SamplingParams, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{HashRunner, Tiny, all_events, gated, room};
+use perilune_tests::{HashRunner, Tiny, all_events, demo_engine, demo_room, gated, room};
 
 /// Draws from it are never asked for, and its embedding is not a number.
 const POISON: TokenId = TokenId(63);
@@ -300,5 +301,27 @@ fn scores_of_a_prompt_are_computed_whatever_is_stored() {
         let (events, cached) = run(&engine, &scored);
         assert_eq!((events, cached), (run(&cold, &scored).0, 0));
     }
+    assert_whole(&engine);
+}
+
+/// Time from submission to the first token.
+fn first_token(engine: &EngineHandle, request: &GenerateRequest) -> Duration {
+    let begin = Instant::now();
+    let mut stream = engine.submit(request.clone()).unwrap();
+    assert!(matches!(stream.blocking_next(), Some(TokenEvent::Token { .. })));
+    let time = begin.elapsed();
+    all_events(stream);
+    time
+}
+
+#[test]
+fn a_stored_prefix_is_there_in_a_twentieth_of_the_time() {
+    let config = EngineConfig { cache: demo_room(64, (300, 8)), ..config(64, (1, 1)) };
+    let engine = demo_engine(&config);
+    let prefix: Vec<TokenId> = (0..4096_u32).map(|i| TokenId(300 + (i * i + 3 * i) % 1500)).collect();
+    let cold = first_token(&engine, &request(&prefix, 2));
+    let warm = (0..5).map(|i| first_token(&engine, &request(&[&prefix[..], &text(i, 3)].concat(), 2))).min().unwrap();
+    assert!(warm * 20 < cold, "{warm:?} with 4096 tokens stored, {cold:?} without");
+    eprintln!("first token after 4096 tokens: {cold:?} cold, {warm:?} stored");
     assert_whole(&engine);
 }

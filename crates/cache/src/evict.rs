@@ -131,8 +131,8 @@ impl CacheManager {
     /// How many blocks of a node must stay: for a sequence, for a child with blocks here, for a state here.
     fn needed_on_device(&self, id: NodeId) -> usize {
         let node = self.tree.node(id);
-        let child = |id: &NodeId| matches!(self.tree.node(*id).blocks.first(), Some(Stored::Device(_)));
-        if node.locks > 0 || node.children.values().any(child) {
+        let child = |id: NodeId| matches!(self.tree.node(id).blocks.first(), Some(Stored::Device(_)));
+        if node.locks > 0 || node.children.iter().any(child) {
             return node.blocks.len();
         }
         let here = |id: &&CheckpointId| matches!(self.tree.checkpoint(**id).state, Stored::Device(_));

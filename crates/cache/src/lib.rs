@@ -6,6 +6,7 @@
 //! running and stored sequences comes from one arena ([`Arena`]), which is the only allocator.
 
 mod arena;
+mod children;
 mod error;
 mod evict;
 mod holes;

@@ -73,7 +73,7 @@ impl CacheManager {
                 sequences: node.locks,
                 states: states.collect(),
             });
-            open.extend(node.children.values().map(|child| (*child, level + 1)));
+            open.extend(node.children.iter().map(|child| (child, level + 1)));
         }
         CacheReport { usage, stats, prefixes }
     }

@@ -96,7 +96,7 @@ impl CacheManager {
         self.take_returns();
         let roots: Vec<NodeId> = self.tree.roots().map(|(_, id)| id).collect();
         for root in roots {
-            let children: Vec<NodeId> = self.tree.node(root).children.values().copied().collect();
+            let children: Vec<NodeId> = self.tree.node(root).children.iter().collect();
             children.into_iter().for_each(|child| self.detach(child));
             if self.tree.contains(root) {
                 self.tree.node(root).checkpoints.clone().into_iter().for_each(|id| self.drop_checkpoint(id));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use perilune_tensor::TokenId;
 
+use crate::children::Children;
 use crate::walk::common_prefix;
 use crate::{BlockId, CacheKey, HostId, SlotId};
 
@@ -30,8 +31,7 @@ pub(crate) struct Node {
     pub(crate) start: usize,
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) blocks: Vec<Stored<BlockId>>,
-    /// By the tokens of their first block.
-    pub(crate) children: HashMap<Box<[TokenId]>, NodeId>,
+    pub(crate) children: Children,
     /// In rising order of position.
     pub(crate) checkpoints: Vec<CheckpointId>,
     /// Sequences that use this node or one below it.
@@ -133,7 +133,7 @@ impl PrefixTree {
             start: 0,
             tokens: Vec::new(),
             blocks: Vec::new(),
-            children: HashMap::new(),
+            children: Children::default(),
             checkpoints: Vec::new(),
             locks: 0,
             detached: false,
@@ -159,7 +159,7 @@ impl PrefixTree {
             start: node.start,
             tokens: std::mem::replace(&mut node.tokens, lower_tokens),
             blocks: std::mem::replace(&mut node.blocks, lower_blocks),
-            children: HashMap::new(),
+            children: Children::default(),
             checkpoints: Vec::new(),
             locks: node.locks,
             detached: node.detached,
@@ -171,17 +171,19 @@ impl PrefixTree {
         let (mine, theirs): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|c| self.checkpoint(*c).position / block_size <= whole);
         self.node_mut(id).checkpoints = theirs;
-        let (parent, upper_first) = (upper.parent, upper.tokens[..block_size].into());
+        let (parent, upper_first): (_, Box<[TokenId]>) = (upper.parent, upper.tokens[..block_size].into());
         let upper_id = self.add_node(upper);
         for checkpoint in &mine {
             self.checkpoint_mut(*checkpoint).node = upper_id;
         }
         let upper = self.node_mut(upper_id);
         upper.checkpoints = mine;
-        upper.children.insert(lower_first, id);
+        upper.children.insert(&lower_first, id);
         self.node_mut(id).parent = Some(upper_id);
         if let Some(parent) = parent {
-            self.node_mut(parent).children.insert(upper_first, upper_id);
+            let siblings = &mut self.node_mut(parent).children;
+            siblings.remove(&upper_first, id);
+            siblings.insert(&upper_first, upper_id);
         }
         upper_id
     }
@@ -194,21 +196,23 @@ impl PrefixTree {
             start: above.start + above.blocks.len(),
             tokens: tokens.to_vec(),
             blocks,
-            children: HashMap::new(),
+            children: Children::default(),
             checkpoints: Vec::new(),
             locks: 0,
             detached: above.detached,
             key: None,
         };
         let id = self.add_node(node);
-        let first = tokens[..self.block_size].into();
+        let first = &tokens[..self.block_size];
         self.node_mut(parent).children.insert(first, id);
         id
     }
 
     /// The child of a node that begins with these tokens, at least a block of them, and how many whole blocks agree.
     pub(crate) fn child(&self, parent: NodeId, tokens: &[TokenId]) -> Option<(NodeId, usize)> {
-        let id = *self.node(parent).children.get(tokens.get(..self.block_size)?)?;
+        let first = tokens.get(..self.block_size)?;
+        let same = |id: &NodeId| self.node(*id).tokens.starts_with(first);
+        let id = self.node(parent).children.candidates(first).find(same)?;
         Some((id, common_prefix(&self.node(id).tokens, tokens) / self.block_size))
     }
 
@@ -323,7 +327,7 @@ impl PrefixTree {
             self.nodes[at as usize] = None;
             self.spare_nodes.push(at);
             let Some(parent) = parent else { return freed };
-            self.node_mut(parent).children.remove(&first);
+            self.node_mut(parent).children.remove(&first, at);
             at = parent;
         }
     }
@@ -332,14 +336,14 @@ impl PrefixTree {
     pub(crate) fn detach(&mut self, id: NodeId) -> Vec<NodeId> {
         if let Some(parent) = self.node_mut(id).parent.take() {
             let first: Box<[TokenId]> = self.node(id).tokens[..self.block_size].into();
-            self.node_mut(parent).children.remove(&first);
+            self.node_mut(parent).children.remove(&first, id);
         }
         let mut all = vec![id];
         let mut next = 0;
         while next < all.len() {
             let node = self.node_mut(all[next]);
             node.detached = true;
-            all.extend(node.children.values().copied());
+            all.extend(node.children.iter());
             next += 1;
         }
         all

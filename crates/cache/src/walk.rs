@@ -49,11 +49,11 @@ impl PrefixTree {
             if agreeing < node.tokens.len() {
                 break;
             }
-            at = rest.get(agreeing..agreeing + self.block_size).and_then(|first| node.children.get(first)).copied();
+            at = self.child(id, &rest[agreeing..]).map(|(child, _)| child);
             if at.is_none() {
                 // Children that begin like the rest, if only for a part of a block.
-                let partly = node.children.keys().take(MAX_PARTIAL_CHILDREN);
-                let longest = partly.map(|first| common_prefix(first, &rest[agreeing..])).max().unwrap_or(0);
+                let partly = node.children.iter().take(MAX_PARTIAL_CHILDREN).map(|child| &self.node(child).tokens);
+                let longest = partly.map(|tokens| common_prefix(tokens, &rest[agreeing..])).max().unwrap_or(0);
                 walk.agreeing = walk.agreeing.max(begin + agreeing + longest);
             }
         }

@@ -13,6 +13,8 @@ pub struct PoolRequest<'a> {
     pub model: &'a ModelConfig,
     /// Bytes for caches.
     pub budget_bytes: usize,
+    /// Bytes beyond which the arena does not grow unless one request needs them.
+    pub wanted_bytes: usize,
     /// Tokens per block, at least 1.
     pub block_size: usize,
     /// Most tokens of one request.
@@ -32,20 +34,21 @@ pub struct PoolSizes {
     pub bytes: usize,
 }
 
-/// Room for all running requests at full length, and as much again for stored prefixes, as far as the budget reaches.
-/// One request at full length always fits.
+/// Room for all running requests at full length, and as much again for stored prefixes, as far as is wanted and the budget
+/// reaches. One request at full length always fits.
 ///
 /// # Errors
 /// `NoRoom`, with the numbers, where it does not.
 pub fn size_pools(request: PoolRequest<'_>) -> Result<PoolSizes, EngineError> {
-    let PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests } = request;
+    let PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests } = request;
     let shape = CacheShape::new(model, block_size, 0);
     let blocks_each = context_length.div_ceil(block_size.max(1)).max(1);
     let one = shape.slot_bytes().saturating_add(shape.block_bytes().saturating_mul(blocks_each));
     if one > budget_bytes {
         return Err(EngineError::NoRoom { budget_bytes, context: context_length, needed_bytes: one });
     }
-    let bytes = one.saturating_mul(max_running_requests).saturating_mul(2).min(budget_bytes) / 4 * 4;
+    let useful = one.saturating_mul(max_running_requests).saturating_mul(2).min(wanted_bytes).max(one);
+    let bytes = useful.min(budget_bytes) / 4 * 4;
     let (block_len, slot_len) = (shape.block_len, shape.slot_len);
     let arena = ArenaShape { len: bytes / 4, block_len, slot_len };
     Ok(PoolSizes { arena, full_requests: (bytes / one).max(1), bytes })
@@ -76,10 +79,29 @@ mod tests {
         }
 
         fn size(&self, budget_bytes: usize) -> Result<PoolSizes, EngineError> {
+            self.size_wanted(budget_bytes, usize::MAX)
+        }
+
+        fn size_wanted(&self, budget_bytes: usize, wanted_bytes: usize) -> Result<PoolSizes, EngineError> {
             let model = &self.model;
             let (block_size, context_length, max_running_requests) = (BLOCK, CONTEXT, 8);
-            size_pools(PoolRequest { model, budget_bytes, block_size, context_length, max_running_requests })
+            size_pools(PoolRequest {
+                model,
+                budget_bytes,
+                wanted_bytes,
+                block_size,
+                context_length,
+                max_running_requests,
+            })
         }
+    }
+
+    #[test]
+    fn no_more_than_is_wanted_but_enough_for_one() {
+        let demo = Demo::new();
+        assert_eq!(demo.size_wanted(9 * demo.one, 3 * demo.one).unwrap().bytes, 3 * demo.one);
+        assert_eq!(demo.size_wanted(9 * demo.one, 0).unwrap().bytes, demo.one);
+        assert!(demo.size_wanted(demo.one - 1, 0).is_err());
     }
 
     #[test]

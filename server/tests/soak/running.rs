@@ -53,6 +53,11 @@ impl Running {
         line.unwrap_or_else(|| panic!("{name} is not in {page}")).parse().unwrap()
     }
 
+    /// The part of the arena that running and stored sequences hold, in KiB.
+    pub fn arena_kib(&self) -> u64 {
+        ((self.metric("arena_bytes") - self.metric("arena_free_bytes")) / 1024.0) as u64
+    }
+
     /// Waits until no request holds anything.
     pub fn wait_until_idle(&self) {
         let gauges = ["requests_running", "requests_waiting", "kv_blocks_used", "state_slots_used"];

@@ -11,6 +11,7 @@ mod grammar;
 mod lifecycle;
 mod memory;
 mod parameters;
+mod prefixes;
 mod script;
 mod scripted_output;
 mod server;
