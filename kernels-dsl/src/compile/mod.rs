@@ -2,6 +2,7 @@
 
 mod abi;
 mod builder;
+mod canonical;
 
 use cubecl::prelude::*;
 use cubecl_core::Compiler;
@@ -18,7 +19,7 @@ use crate::{Abi, Access, Dialect, Target, Variant};
 pub struct KernelSource {
     /// [`Variant::name`].
     pub name: String,
-    /// Name of the entry point; it contains a hash of the choices.
+    /// Name of the entry point: the variant's.
     pub entry: String,
     /// CUDA or HIP C++, one translation unit.
     pub text: String,
@@ -56,7 +57,7 @@ impl std::error::Error for CompileError {}
 pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, CompileError> {
     let name = variant.name();
     let definition = define(variant, &Builder::new(target));
-    let entry = definition.settings.kernel_name.clone();
+    let generated_entry = definition.settings.kernel_name.clone();
     let info = definition.info.clone();
     let options = CompilationOptions {
         warp_size: target.plane,
@@ -75,13 +76,15 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
     let access = |writes: bool| if writes { Access::Write } else { Access::Read };
     let accesses = kernel.io.iter().map(|io| access(io.is_writable())).collect();
     let abi = abi::describe(&info, accesses, target).map_err(fail)?;
-    if !kernel.source.contains(&format!("{entry}(")) {
-        return Err(fail(format!("the text has no entry point `{entry}`")));
+    if !kernel.source.contains(&format!("{generated_entry}(")) {
+        return Err(fail(format!("the text has no entry point `{generated_entry}`")));
     }
+    // The generated name has a hash that differs from build to build.
+    let text = canonical::renumber(&kernel.source).replace(&generated_entry, &name);
     let units = variant.geometry().units;
     Ok(KernelSource {
-        entry,
-        text: kernel.source,
+        entry: name.clone(),
+        text,
         units,
         plane: target.plane,
         shared_bytes: kernel.shared_memory_size,

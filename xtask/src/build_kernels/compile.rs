@@ -54,9 +54,20 @@ impl Compilers<'_> {
     pub(super) fn build(&self, architecture: (&'static str, Family), sources: &[Source]) -> Result<Vec<Binary>> {
         let (name, family) = architecture;
         fs::create_dir_all(self.out.join(name))?;
-        let of_family = sources.iter().filter(|s| s.family == family);
-        let compile = |s: &Source| self.one(s, name).with_context(|| format!("kernel {} for {name}", s.name));
-        of_family.map(compile).collect()
+        let of_family: Vec<&Source> = sources.iter().filter(|s| s.family == family).collect();
+        let compile = |s: &&Source| self.one(s, name).with_context(|| format!("kernel {} for {name}", s.name));
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = of_family.len().div_ceil(threads).max(1);
+        let parts: Vec<Result<Vec<Binary>>> = std::thread::scope(|scope| {
+            let start = |part: &[&Source]| part.iter().map(compile).collect();
+            let workers: Vec<_> = of_family.chunks(share).map(|part| scope.spawn(move || start(part))).collect();
+            let finished = workers.into_iter().map(|worker| worker.join());
+            finished.map(|part| part.unwrap_or_else(|_| bail!("a compiling thread ended early"))).collect()
+        });
+        parts.into_iter().try_fold(Vec::new(), |mut all, part| {
+            all.extend(part?);
+            Ok(all)
+        })
     }
 
     fn one(&self, source: &Source, architecture: &'static str) -> Result<Binary> {

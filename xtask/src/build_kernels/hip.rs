@@ -44,7 +44,8 @@ impl Clang {
     /// # Errors
     /// With the compiler's messages.
     pub(super) fn compile(&self, source: &Path, architecture: &str) -> Result<CodeObject> {
-        let place = |extension: &str| self.folder.join(format!("unit.{architecture}.{extension}"));
+        let stem = source.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let place = |extension: &str| self.folder.join(format!("{stem}.{architecture}.{extension}"));
         let (assembly, object, linked) = (place("s"), place("o"), place("hsaco"));
         let prelude = self.folder.join("prelude.hip.h");
         let include = self.folder.join("include");
@@ -63,7 +64,11 @@ impl Clang {
         let mut link = self.command(&["ld.lld", "-shared"]);
         link.arg(&object).arg("-o").arg(&linked);
         finish(link)?;
-        Ok(CodeObject { image: fs::read(&linked)?, assembly: fs::read_to_string(&assembly)? })
+        let made = CodeObject { image: fs::read(&linked)?, assembly: fs::read_to_string(&assembly)? };
+        for file in [assembly, object, linked] {
+            fs::remove_file(file)?;
+        }
+        Ok(made)
     }
 
     fn command(&self, words: &[&str]) -> Command {

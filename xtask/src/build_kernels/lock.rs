@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::emitted::Source;
 use crate::process::root;
 
-const HEADER: &str = "# SHA-256 of every generated kernel source. Written by `cargo xtask build-kernels --update`.\n";
+const HEADER: &str = "# SHA-256 of every generated kernel source. Written by `cargo xtask build-kernels --lock`.\n";
 
 /// Lower-case hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
@@ -50,7 +50,7 @@ pub(super) fn check(sources: &[Source]) -> Result<()> {
     for difference in &differences {
         eprintln!("build-kernels: {difference}");
     }
-    bail!("kernels-dsl/kernels.lock is not up to date: run `cargo xtask build-kernels --update`")
+    bail!("kernels-dsl/kernels.lock is not up to date: run `cargo xtask build-kernels --lock`")
 }
 
 fn render(sources: &[Source]) -> String {

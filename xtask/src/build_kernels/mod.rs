@@ -31,8 +31,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     let options = Options::parse(args)?;
     let sources = emitted::emit(&options.out, &options.families(), &options.models)?;
-    if options.mode == Mode::Check {
-        return lock::check(&sources);
+    match options.mode {
+        Mode::Check => return lock::check(&sources),
+        Mode::Lock => return lock::write(&sources),
+        Mode::Build | Mode::Update => {}
     }
     let toolchain = Toolchain::prepare(&options.families())?;
     let compilers = Compilers::load(&toolchain, &options.families(), &options.out)?;
@@ -78,15 +80,21 @@ fn kernel(source: &Source, binaries: &[Binary]) -> Value {
     facts
 }
 
-/// A kernel that spills is a mistake in its plan.
+/// Kernels that read memory once and do little else: what they spilled would be a large part of what they move.
+const NEVER_SPILLS: &[&str] = &["kda_decode", "kda_verify", "kda_fold", "mla_"];
+
+/// Names kernels that spill; fails for those that must not.
 fn refuse_spills(binaries: &[Binary]) -> Result<()> {
-    let spilling: Vec<String> = binaries
-        .iter()
-        .filter(|b| b.report.spilled_bytes > 0)
-        .map(|b| format!("{} on {} ({} bytes)", b.kernel, b.architecture, b.report.spilled_bytes))
-        .collect();
-    if !spilling.is_empty() {
-        bail!("kernels spill registers: {}", spilling.join(", "));
+    let mut refused = Vec::new();
+    for binary in binaries.iter().filter(|b| b.report.spilled_bytes > 0) {
+        let what = format!("{} on {}: {} bytes", binary.kernel, binary.architecture, binary.report.spilled_bytes);
+        eprintln!("build-kernels: spills: {what}");
+        if NEVER_SPILLS.iter().any(|prefix| binary.kernel.starts_with(prefix)) {
+            refused.push(what);
+        }
+    }
+    if !refused.is_empty() {
+        bail!("kernels that must not spill registers do: {}", refused.join(", "));
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ usage: cargo xtask build-kernels [OPTIONS]
   --model FILE              a config.json; may be given several times (default: every shape in the catalogue)
   --out DIR                 where to write (default target/kernels)
   --check                   only compare the generated sources with kernels-dsl/kernels.lock; needs no compiler
-  --update                  write kernels-dsl/kernels.lock and docs/kernels.md as well";
+  --lock                    only write kernels-dsl/kernels.lock; needs no compiler
+  --update                  build, and write kernels-dsl/kernels.lock and docs/kernels.md as well";
 
 /// Language that a kernel is generated in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(super) enum Mode {
     Build,
     /// Compare sources with the lock file.
     Check,
+    /// Write the lock file.
+    Lock,
     /// Compile, then write the lock file and the table.
     Update,
 }
@@ -77,16 +80,15 @@ impl Options {
                 "--model" => options.models.push(value()?.into()),
                 "--out" => options.out = value()?.into(),
                 "--check" => options.mode = Mode::Check,
+                "--lock" => options.mode = Mode::Lock,
                 "--update" => options.mode = Mode::Update,
                 _ => bail!("unknown option `{name}`\n{USAGE}"),
             }
         }
         options.architectures = architectures(&target, chosen.as_deref())?;
-        if options.mode == Mode::Update && options.architectures.len() < ARCHITECTURES.len() {
-            bail!("--update writes the table of all architectures: leave out --target and --arch");
-        }
-        if options.mode != Mode::Build && !options.models.is_empty() {
-            bail!("--check and --update are about the catalogue's own shapes: leave out --model");
+        let all = options.architectures.len() == ARCHITECTURES.len() && options.models.is_empty();
+        if options.mode != Mode::Build && !all {
+            bail!("--check, --lock and --update are about the whole catalogue: leave out --target, --arch and --model");
         }
         Ok(options)
     }
@@ -141,6 +143,8 @@ mod tests {
     fn the_table_covers_every_architecture() {
         assert!(parse("--update --target cuda").is_err());
         assert!(parse("--check --model x.json").is_err());
+        assert!(parse("--lock --target hip").is_err());
         assert_eq!(parse("--check").unwrap().mode, Mode::Check);
+        assert_eq!(parse("--lock").unwrap().mode, Mode::Lock);
     }
 }
