@@ -3,7 +3,7 @@
 // Checked on the way: that all units of a plane meet in the same shuffle and all units of a cube at the same barrier
 // (none may have ended or wait elsewhere); that every access lies in a buffer of the launch, in shared memory or on the
 // unit's stack, and is aligned to its size; that no two units touch the same shared memory, one of them writing, without
-// a barrier between. The kernel is compiled with -fsanitize=thread, whose calls arrive here. The order of units and of
+// a barrier between, nor global memory that one of them has written. The kernel is compiled with -fsanitize=thread, whose calls arrive here. The order of units and of
 // cubes follows from the seed of the launch.
 #include "interface.h"
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "writes.h"
 
 namespace {
 
@@ -45,10 +46,12 @@ struct Machine {
     uint32_t plane_time[MAX_UNITS];
     std::vector<char> shared_store;
     std::vector<Trace> traces;
+    Writes writes;
     char* shared = nullptr;
     EmuKernel kernel = nullptr;
     const EmuLaunch* launch = nullptr;
     unsigned cube[3];
+    uint32_t cube_index = 0;
     unsigned current = 0;
     unsigned last_region = 0;
     uint32_t cube_time = 0;
@@ -127,6 +130,26 @@ void check_shared(Machine& m, size_t offset, size_t size, bool write) {
     }
 }
 
+// Global memory: what one unit writes, no other may touch in the same launch without a barrier between.
+void check_global(Machine& m, uint64_t at, size_t size, bool write) {
+    unsigned plane = m.current / m.launch->plane;
+    Write mine{m.cube_index, m.current, m.cube_time, m.plane_time[plane]};
+    auto clash = [&](const Write& other) {
+        if (other.cube != mine.cube) return true;
+        if (other.unit == mine.unit || other.cube_time != mine.cube_time) return false;
+        return !(other.unit / m.launch->plane == plane && other.plane_time != mine.plane_time);
+    };
+    for (uint64_t granule = at / 2; granule <= (at + size - 1) / 2; granule++) {
+        Write* other = m.writes.find(granule);
+        if (other && clash(*other)) {
+            say(m, "unit %u %s global memory that unit %u of cube %u wrote without a barrier between", m.current,
+                write ? "writes" : "reads", other->unit, other->cube);
+            return abandon(m);
+        }
+        if (write) m.writes.put(granule, mine);
+    }
+}
+
 void report_stray(Machine& m, uint64_t at, size_t size, bool write) {
     const EmuLaunch& l = *m.launch;
     const char* verb = write ? "writes" : "reads";
@@ -155,13 +178,12 @@ void check(void* pointer, size_t size, bool write) {
         return check_shared(m, at - uint64_t(m.shared), size, write);
     }
     auto inside = [&](const EmuRegion& r) { return at >= r.address && at + size <= r.address + r.bytes; };
-    if (m.last_region < m.launch->region_count && inside(m.launch->regions[m.last_region])) return;
-    for (unsigned i = 0; i < m.launch->region_count; i++) {
-        if (inside(m.launch->regions[i])) {
-            m.last_region = i;
-            return;
-        }
+    bool known = m.last_region < m.launch->region_count && inside(m.launch->regions[m.last_region]);
+    for (unsigned i = 0; i < m.launch->region_count && !known; i++) {
+        known = inside(m.launch->regions[i]);
+        if (known) m.last_region = i;
     }
+    if (known) return check_global(m, at, size, write);
     uint64_t info = uint64_t(m.launch->info);
     if (!write && at >= info && at + size <= info + m.launch->info_bytes) return;
     report_stray(m, at, size, write);
@@ -274,10 +296,12 @@ int emu_launch(EmuKernel kernel, const EmuLaunch* launch, char* message, unsigne
     m.traces.assign(launch->shared_bytes / 2 + 1, Trace{});
     memset(m.plane_time, 0, sizeof(m.plane_time));
     m.cube_time = 0;
+    m.writes.clear();
     uint64_t total = uint64_t(launch->cubes[0]) * launch->cubes[1] * launch->cubes[2];
     uint64_t start = next_random(m) % total;
     for (uint64_t i = 0; i < total && !m.failed; i++) {
         uint64_t cube = (start + i) % total;
+        m.cube_index = uint32_t(cube);
         m.cube[0] = unsigned(cube % launch->cubes[0]);
         m.cube[1] = unsigned(cube / launch->cubes[0] % launch->cubes[1]);
         m.cube[2] = unsigned(cube / launch->cubes[0] / launch->cubes[1]);

@@ -9,14 +9,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 const RUNTIME: &str = include_str!("../device/runtime.cpp");
-/// Headers by the name that sources include them under.
-const HEADERS: &[(&str, &str)] = &[
+/// What kernels include, by name.
+const KERNEL_HEADERS: &[(&str, &str)] = &[
     ("device.hpp", include_str!("../device/device.hpp")),
     ("interface.h", include_str!("../device/interface.h")),
-    ("fiber.h", include_str!("../device/fiber.h")),
     ("cuda_fp16.h", include_str!("../device/include/cuda_fp16.h")),
     ("cuda_bf16.h", include_str!("../device/include/cuda_bf16.h")),
 ];
+/// What the runtime includes besides.
+const RUNTIME_HEADERS: &[(&str, &str)] =
+    &[("fiber.h", include_str!("../device/fiber.h")), ("writes.h", include_str!("../device/writes.h"))];
 /// For kernels: every access to memory calls the runtime, no expression is contracted.
 const KERNEL_FLAGS: &[&str] = &["-O1", "-fsanitize=thread", "-ffp-contract=off", "-fno-strict-aliasing", "-w"];
 const RUNTIME_FLAGS: &[&str] = &["-O2", "-Wall"];
@@ -57,7 +59,7 @@ impl Compiler {
     pub(crate) fn new(folder: &Path) -> Result<Compiler, CompilerError> {
         let include = folder.join("include");
         std::fs::create_dir_all(&include).map_err(|e| CompilerError(format!("{}: {e}", include.display())))?;
-        for (name, text) in HEADERS {
+        for (name, text) in KERNEL_HEADERS.iter().chain(RUNTIME_HEADERS) {
             let path = include.join(name);
             if std::fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
                 continue;
@@ -74,7 +76,8 @@ impl Compiler {
         if let Some(library) = *loaded {
             return Ok(library);
         }
-        let path = self.shared_object("runtime", RUNTIME, RUNTIME_FLAGS)?;
+        let path =
+            self.shared_object("runtime", RUNTIME, (RUNTIME_FLAGS, &[KERNEL_HEADERS, RUNTIME_HEADERS].concat()))?;
         let library: &'static Library = Box::leak(Box::new(open(&path, RTLD_GLOBAL)?));
         *loaded = Some(library);
         Ok(library)
@@ -83,16 +86,22 @@ impl Compiler {
     /// A kernel's text for planes of this many units.
     pub(crate) fn kernel(&self, name: &str, text: &str, plane: usize) -> Result<Library, CompilerError> {
         let text = format!("#define EMU_PLANE {plane}\n#include \"device.hpp\"\n{text}");
-        let path = self.shared_object(name, &text, KERNEL_FLAGS)?;
+        let path = self.shared_object(name, &text, (KERNEL_FLAGS, KERNEL_HEADERS))?;
         open(&path, RTLD_LOCAL)
     }
 
-    fn shared_object(&self, name: &str, text: &str, flags: &[&str]) -> Result<PathBuf, CompilerError> {
+    /// Compiles unless it was done before with the same compiler, flags and headers.
+    fn shared_object(
+        &self,
+        name: &str,
+        text: &str,
+        (flags, headers): (&[&str], &[(&str, &str)]),
+    ) -> Result<PathBuf, CompilerError> {
         let Some(compiler) = compiler() else {
             return Err(CompilerError("no C++ compiler: neither $CXX nor c++, g++ or clang++ runs".into()));
         };
         let mut hasher = DefaultHasher::new();
-        (compiler, text, flags, HEADERS).hash(&mut hasher);
+        (compiler, text, flags, headers).hash(&mut hasher);
         let target = self.folder.join(format!("{name}-{:016x}.so", hasher.finish()));
         if target.is_file() {
             return Ok(target);
@@ -154,7 +163,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("perilune-emulator-{}", std::process::id()));
         let compiler = Compiler::new(&folder).unwrap();
         let flags = [RUNTIME_FLAGS, &["-DEMU_UCONTEXT"]].concat();
-        compiler.shared_object("portable", RUNTIME, &flags).unwrap();
+        compiler.shared_object("portable", RUNTIME, (&flags, RUNTIME_HEADERS)).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -94,6 +94,12 @@ fn a_wrong_shuffle_width() {
 }
 
 #[test]
+fn cubes_that_write_the_same_output() {
+    // Every cube takes the first row.
+    must_fail(|text| replace(text, "blockIdx.x", "0 * blockIdx.x"), "wrote without a barrier between");
+}
+
+#[test]
 fn an_index_off_by_one() {
     must_fail(|text| shift_first_load(text, "1"), "past the end of buffer");
 }

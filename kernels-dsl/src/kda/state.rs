@@ -34,7 +34,8 @@ pub(crate) fn lane(block: usize, #[comptime] v: KdaVariant) -> Lane {
     Lane { row: within / column_lanes, column: inside, active }
 }
 
-/// Reads a block; `base` is the vector at which the head's state begins.
+/// Reads a block; `base` is the vector at which the head's state begins. A unit without columns reads nothing, as another
+/// may already be writing.
 #[cube]
 pub(crate) fn load<N: Size>(
     arena: &[Vector<f32, N>],
@@ -48,11 +49,11 @@ pub(crate) fn load<N: Size>(
     #[unroll]
     for s in 0..comptime!(v.rows()) {
         let row = lane.row + comptime!(s * v.row_lanes);
-        if comptime!((s + 1) * v.row_lanes <= d) {
+        if comptime!((s + 1) * v.row_lanes <= d && d % v.block() == 0) {
             block[s] = arena[first + row * comptime!(d / v.vector)];
         } else {
             block[s] = Vector::new(0.0);
-            if row < d {
+            if lane.active && row < d {
                 block[s] = arena[first + row * comptime!(d / v.vector)];
             }
         }

@@ -86,7 +86,7 @@ impl Nvrtc {
     fn finish(&self, program: Program, architecture: &str) -> Result<Cubin> {
         let architecture = CString::new(format!("--gpu-architecture={architecture}"))?;
         // Kernels say where they want a fused multiply-add; what else is contracted would differ from kernel to kernel.
-        let flags = [c"--std=c++17", c"--fmad=false", c"--ptxas-options=-v"];
+        let flags = [c"--std=c++17", c"--fmad=false", c"--ftz=false", c"--ptxas-options=-v"];
         let mut options = vec![architecture.as_ptr()];
         options.extend(flags.map(CStr::as_ptr));
         options.extend(self.includes.iter().map(|i| i.as_ptr()));
