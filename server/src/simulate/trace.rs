@@ -9,6 +9,7 @@ use std::path::Path;
 
 use perilune_tensor::TokenId;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::ServerError;
 
@@ -25,21 +26,22 @@ pub(super) struct Request {
     pub(super) turn_ends: Vec<usize>,
 }
 
+/// A line of our own form.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Line {
-    Tokens {
-        tokens: Vec<u32>,
-        #[serde(default)]
-        output: Vec<u32>,
-        #[serde(default)]
-        checkpoints: Vec<usize>,
-    },
-    Mooncake {
-        input_length: usize,
-        output_length: usize,
-        hash_ids: Vec<u64>,
-    },
+struct Tokens {
+    tokens: Vec<u32>,
+    #[serde(default)]
+    output: Vec<u32>,
+    #[serde(default)]
+    checkpoints: Vec<usize>,
+}
+
+/// A line of the Mooncake form.
+#[derive(Deserialize)]
+struct Mooncake {
+    input_length: usize,
+    output_length: usize,
+    hash_ids: Vec<u64>,
 }
 
 /// The requests of a file, in its order.
@@ -58,34 +60,43 @@ pub(super) fn read(path: &Path, block_size: usize) -> Result<Vec<Request>, Serve
         if line.trim().is_empty() {
             continue;
         }
-        let parsed: Line =
-            serde_json::from_str(&line).map_err(|error| failed(format!("line {}: {error}", index + 1)))?;
-        requests.push(request(parsed, index as u64).map_err(|what| failed(format!("line {}: {what}", index + 1)))?);
+        requests.push(request(&line, index as u64).map_err(|what| failed(format!("line {}: {what}", index + 1)))?);
     }
     Ok(requests)
 }
 
-fn request(line: Line, number: u64) -> Result<Request, String> {
-    match line {
-        Line::Tokens { tokens, output, checkpoints } => {
-            if tokens.is_empty() {
-                return Err("`tokens` is empty".to_owned());
-            }
-            let prompt_len = tokens.len();
-            let tokens = tokens.into_iter().chain(output).map(TokenId).collect();
-            Ok(Request { tokens, prompt_len, turn_ends: checkpoints })
-        }
-        Line::Mooncake { input_length, output_length, hash_ids } => {
-            if input_length == 0 || hash_ids.len() < input_length.div_ceil(HASHED) {
-                let wanted = input_length.div_ceil(HASHED).max(1);
-                return Err(format!("{} `hash_ids` for {input_length} tokens, not {wanted}", hash_ids.len()));
-            }
-            let prompt = (0..input_length).map(|i| stand_in(hash_ids[i / HASHED], i % HASHED));
-            // Nothing is known of answers; no two are alike.
-            let answer = (0..output_length).map(|i| stand_in(number ^ (1 << 60), i));
-            Ok(Request { tokens: prompt.chain(answer).collect(), prompt_len: input_length, turn_ends: Vec::new() })
-        }
+fn request(line: &str, number: u64) -> Result<Request, String> {
+    let value: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let own = value.get("tokens").is_some();
+    if !own && value.get("hash_ids").is_none() {
+        return Err("neither `tokens` nor `hash_ids`".to_owned());
     }
+    if own {
+        of_tokens(serde_json::from_value(value).map_err(|error| error.to_string())?)
+    } else {
+        of_hashes(serde_json::from_value(value).map_err(|error| error.to_string())?, number)
+    }
+}
+
+fn of_tokens(line: Tokens) -> Result<Request, String> {
+    if line.tokens.is_empty() {
+        return Err("`tokens` is empty".to_owned());
+    }
+    let prompt_len = line.tokens.len();
+    let tokens = line.tokens.into_iter().chain(line.output).map(TokenId).collect();
+    Ok(Request { tokens, prompt_len, turn_ends: line.checkpoints })
+}
+
+fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
+    let Mooncake { input_length, output_length, hash_ids } = line;
+    if input_length == 0 || hash_ids.len() < input_length.div_ceil(HASHED) {
+        let wanted = input_length.div_ceil(HASHED).max(1);
+        return Err(format!("{} `hash_ids` for {input_length} tokens, not {wanted}", hash_ids.len()));
+    }
+    let prompt = (0..input_length).map(|i| stand_in(hash_ids[i / HASHED], i % HASHED));
+    // Nothing is known of answers; no two are alike.
+    let answer = (0..output_length).map(|i| stand_in(number ^ (1 << 60), i));
+    Ok(Request { tokens: prompt.chain(answer).collect(), prompt_len: input_length, turn_ends: Vec::new() })
 }
 
 /// Token `i` of a stretch of text: equal for equal `id`.
@@ -100,7 +111,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Request, String> {
-        request(serde_json::from_str(text).map_err(|error| error.to_string())?, 0)
+        request(text, 0)
     }
 
     #[test]
@@ -119,6 +130,8 @@ mod tests {
     fn lines_that_make_no_sense_are_named() {
         assert!(parse(r#"{"tokens": []}"#).is_err());
         assert!(parse(r#"{"input_length": 600, "output_length": 7, "hash_ids": [3]}"#).unwrap_err().contains("not 2"));
-        assert!(parse(r#"{"input_length": 600}"#).is_err());
+        assert_eq!(parse(r#"{"input_length": 600}"#).unwrap_err(), "neither `tokens` nor `hash_ids`");
+        assert!(parse(r#"{"tokens": ["a"]}"#).unwrap_err().contains("expected u32"));
+        assert!(parse("{").is_err());
     }
 }

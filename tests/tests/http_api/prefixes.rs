@@ -46,10 +46,13 @@ fn every_turn_of_a_chat_is_what_it_is_cold_and_starts_at_the_turn_before() {
     let (server, cold) = servers();
     let mut messages = vec![json!({"role": "system", "content": "You are a calm teacher of sums."})];
     let (mut before, mut first): (u64, Option<(Value, Vec<Choice>)>) = (0, None);
-    for turn in 0..6 {
+    let parameters = json!({"type": "object", "properties": {"sum": {"type": "string"}}});
+    let function = json!({"name": "calculate", "description": "Works out a sum.", "parameters": parameters});
+    let tools = json!([{"type": "function", "function": function}]);
+    for turn in 0..12 {
         let question = format!("There are {} boxes with {} pens each. How many pens?", 3 + turn, 2 + turn * turn);
         messages.push(json!({"role": "user", "content": question}));
-        let body = json!({"messages": messages, "max_tokens": 60, "temperature": 0, "logprobs": true});
+        let body = json!({"messages": messages, "tools": tools, "max_tokens": 60, "temperature": 0, "logprobs": true});
         let answer = post(server.addr, CHAT, &body).ok();
         let choices = whole_choices(&answer);
         assert_eq!(choices, whole_choices(&post(cold.addr, CHAT, &body).ok()), "turn {turn}");
