@@ -76,7 +76,7 @@ pub(crate) fn cube_best(value: f32, index: u32, #[comptime] geometry: Geometry) 
     place
 }
 
-/// As [`cube_sum`] for integers.
+/// As [`cube_sum()`] for integers.
 #[cube]
 pub(crate) fn cube_sum_u32(value: u32, #[comptime] geometry: Geometry) -> u32 {
     let planes = comptime!(geometry.planes());

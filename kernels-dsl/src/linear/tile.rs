@@ -54,7 +54,7 @@ pub(crate) fn accumulate<W: Float, N: Size>(
     acc
 }
 
-/// As [`accumulate`] for one output in MXFP4: a load is 32 nibbles, 8 loads of `x` in vectors of 4. `rows` in vectors of
+/// As [`accumulate()`] for one output in MXFP4: a load is 32 nibbles, 8 loads of `x` in vectors of 4. `rows` in vectors of
 /// 4, `column` in loads of the weights, `scales` the first scale.
 #[cube]
 pub(crate) fn accumulate_mxfp4(
