@@ -23,6 +23,7 @@ mod mla_attend;
 mod moe;
 mod norm;
 mod pool;
+mod prepared;
 mod product;
 mod random;
 mod residual;
@@ -32,8 +33,14 @@ mod sample;
 mod scratch;
 mod select;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+mod split;
 mod tensor;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_decode;
+#[cfg(target_arch = "x86_64")]
+mod tile_product;
 
 pub use backend::{CpuBackend, CpuOptions, KdaPrefill};
 pub use pool::Pinning;

@@ -28,6 +28,18 @@ impl RowPtr {
     pub(crate) fn plain(data: &[u8]) -> RowPtr {
         RowPtr { data: data.as_ptr(), scales: std::ptr::null() }
     }
+
+    /// Its first byte.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn data(&self) -> *const u8 {
+        self.data
+    }
+
+    /// Its first scale.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn scales(&self) -> *const u8 {
+        self.scales
+    }
 }
 
 impl<'a> Matrix<'a> {
@@ -40,6 +52,13 @@ impl<'a> Matrix<'a> {
             out_features: weight.out_features(),
             in_features: weight.in_features(),
         }
+    }
+
+    /// Scales of some rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn scales(&self, rows: std::ops::Range<usize>) -> &'a [u8] {
+        let groups = self.scales.len() / self.out_features;
+        &self.scales[rows.start * groups..rows.end * groups]
     }
 
     /// Row `o`.

@@ -1,0 +1,253 @@
+//! Matrix tiles (AMX): eight registers of 16 rows of 64 bytes, multiplied whole.
+//!
+//! The loops are assembly, as the tile registers have no types. Each loop is one block that loads its sums, adds and
+//! stores them again, so that nothing lives in a tile between two blocks but the configuration.
+//!
+//! A tile product adds up one result at a time, in the order of the columns, and treats both factors alike: the bits of
+//! a result depend neither on the other rows of the tile nor on which factor is called the first.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+/// Bytes of a row of a tile.
+pub(crate) const TILE_ROW_BYTES: usize = 64;
+/// Bytes of a tile.
+pub(crate) const TILE_BYTES: usize = TILE_ROWS * TILE_ROW_BYTES;
+
+/// Whether the processor multiplies tiles of bfloat16 and of bytes, and the system lets this process use them.
+pub(crate) fn is_available() -> bool {
+    /// AMX-BF16, AMX-TILE, AMX-INT8 of leaf 7.
+    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    /// OSXSAVE of leaf 1.
+    const OS_SAVES: u32 = 1 << 27;
+    let vectors = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    let vectors = vectors && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+    if !vectors || __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES != TILES || __cpuid(1).ecx & OS_SAVES == 0 {
+        return false;
+    }
+    // SAFETY: OSXSAVE was just checked.
+    (unsafe { saves_tiles() }) && ask_permission()
+}
+
+/// Whether the system saves tile registers when it switches threads.
+///
+/// # Safety
+/// The processor must have XSAVE, and the system must have enabled it.
+#[target_feature(enable = "xsave")]
+unsafe fn saves_tiles() -> bool {
+    /// Tile configuration and tile data.
+    const STATE: u64 = 1 << 17 | 1 << 18;
+    // SAFETY: the caller's promise.
+    (unsafe { _xgetbv(0) }) & STATE == STATE
+}
+
+/// Tile registers are large, so Linux saves them only for processes that asked.
+#[cfg(target_os = "linux")]
+fn ask_permission() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: this call takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_permission() -> bool {
+    false
+}
+
+/// The tiles of this thread, set up. Dropping it clears them, so that a switch of threads need not save them.
+pub(crate) struct Tiles(());
+
+#[repr(C, align(64))]
+struct Configuration([u8; 64]);
+
+impl Tiles {
+    /// Tiles 0 to 3 for sums, 4 and 5 for the first factor, 6 and 7 for the second. Tiles 4 and 5 have rows of 64 bytes;
+    /// the others of `columns` four-byte elements, at most 16.
+    ///
+    /// # Safety
+    /// The level of the backend must be `Amx`.
+    pub(crate) unsafe fn set_up(columns: usize) -> Tiles {
+        let narrow = (4 * columns.min(TILE_ROWS)) as u8;
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for tile in 0..8 {
+            let is_first_factor = tile == 4 || tile == 5;
+            bytes[16 + 2 * tile] = if is_first_factor { TILE_ROW_BYTES as u8 } else { narrow };
+            bytes[48 + tile] = TILE_ROWS as u8;
+        }
+        let configuration = Configuration(bytes);
+        // SAFETY: the processor has tiles; palette 1 has eight of 16 rows of 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) configuration.0.as_ptr(), options(nostack, readonly, preserves_flags)) }
+        Tiles(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: a `Tiles` exists only where the processor has them.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// Tiles of the first factor in memory, rows of 64 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRun {
+    /// The first tile.
+    pub(crate) first: *const u8,
+    /// Bytes from a row of a tile to the next.
+    pub(crate) stride: usize,
+    /// Bytes from a tile to the next.
+    pub(crate) step: usize,
+}
+
+impl TileRun {
+    /// Tiles that lie whole, one after the other.
+    pub(crate) fn packed(first: *const u8) -> TileRun {
+        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES }
+    }
+}
+
+/// Tiles of the second factor, each whole after the other, and how many there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed {
+    /// The first tile.
+    pub(crate) first: *const u8,
+    /// The first tile of a second row of tiles, where a loop takes two.
+    pub(crate) second: *const u8,
+    /// Bytes of a row: as many as were set up.
+    pub(crate) row_bytes: usize,
+    /// Number of tiles.
+    pub(crate) count: usize,
+}
+
+/// `sums += Σ_i a_i b_i` over tiles of bfloat16.
+///
+/// # Safety
+/// `a` and `b` must hold `b.count` tiles of the shapes set up, `sums` one.
+#[inline(always)]
+pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Packed, sums: *mut f32) {
+    if b.count == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{sums} + {row}*1]",
+            "2:",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "add {a}, {a_step}",
+            "add {b}, {b_step}",
+            "dec {count}",
+            "jnz 2b",
+            "tilestored [{sums} + {row}*1], tmm0",
+            sums = in(reg) sums,
+            row = in(reg) b.row_bytes,
+            a = inout(reg) a.first => _,
+            stride = in(reg) a.stride,
+            a_step = in(reg) a.step,
+            b = inout(reg) b.first => _,
+            b_step = in(reg) b.row_bytes * TILE_ROWS,
+            count = inout(reg) b.count => _,
+            out("tmm0") _, out("tmm4") _, out("tmm6") _,
+            options(nostack),
+        );
+    }
+}
+
+/// As [`add_products`] with two rows of tiles as the second factor, set up 16 columns wide. `sums` holds two tiles.
+///
+/// # Safety
+/// As [`add_products`].
+#[inline(always)]
+pub(crate) unsafe fn add_products_1x2(_: &Tiles, a: TileRun, b: Packed, sums: *mut f32) {
+    if b.count == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{sums} + {row}*1]",
+            "tileloadd tmm1, [{sums} + {row}*1 + 1024]",
+            "2:",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{c} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "add {a}, {a_step}",
+            "add {b}, 1024",
+            "add {c}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            "tilestored [{sums} + {row}*1], tmm0",
+            "tilestored [{sums} + {row}*1 + 1024], tmm1",
+            sums = in(reg) sums,
+            row = in(reg) TILE_ROW_BYTES,
+            a = inout(reg) a.first => _,
+            stride = in(reg) a.stride,
+            a_step = in(reg) a.step,
+            b = inout(reg) b.first => _,
+            c = inout(reg) b.second => _,
+            count = inout(reg) b.count => _,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Two rows of tiles as either factor: `a` and the one `a_offset` bytes after it. `sums` holds four tiles, `a b`, `a b'`,
+/// `a' b`, `a' b'`, which are overwritten.
+///
+/// # Safety
+/// As [`add_products`]; 16 columns must be set up.
+#[inline(always)]
+pub(crate) unsafe fn products_2x2(_: &Tiles, (a, a_offset): (TileRun, usize), b: Packed, sums: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "test {count}, {count}",
+            "jz 3f",
+            "2:",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{c} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{d} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a}, {a_step}",
+            "add {d}, {a_step}",
+            "add {b}, 1024",
+            "add {c}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            "3:",
+            "tilestored [{sums} + {row}*1], tmm0",
+            "tilestored [{sums} + {row}*1 + 1024], tmm1",
+            "tilestored [{sums} + {row}*1 + 2048], tmm2",
+            "tilestored [{sums} + {row}*1 + 3072], tmm3",
+            sums = in(reg) sums,
+            row = in(reg) TILE_ROW_BYTES,
+            a = inout(reg) a.first => _,
+            d = inout(reg) a.first.add(a_offset) => _,
+            stride = in(reg) a.stride,
+            a_step = in(reg) a.step,
+            b = inout(reg) b.first => _,
+            c = inout(reg) b.second => _,
+            count = inout(reg) b.count => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
