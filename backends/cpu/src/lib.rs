@@ -10,8 +10,10 @@
 mod activation;
 mod backend;
 mod bandwidth;
+mod byte_rows;
 mod cores;
 mod embed;
+mod int_product;
 mod kda;
 mod kda_chunk;
 mod kda_head;

@@ -61,7 +61,14 @@ impl<'a> Matrix<'a> {
         &self.scales[rows.start * groups..rows.end * groups]
     }
 
-    /// Row `o`.
+    /// Data and scales from a feature on that begins sixteen of them, in a format of whole numbers.
+    pub(crate) fn int_block(&self, feature: usize) -> (&'a [u8], &'a [u8]) {
+        let width = self.data.len() / self.out_features;
+        let scales = self.scales.len() / self.out_features;
+        (&self.data[feature * width..], &self.scales[feature * scales..])
+    }
+
+    /// Row `o` in a format whose rows lie one after the other.
     #[inline(always)]
     pub(crate) fn row(&self, o: usize) -> RowPtr {
         let width = self.data.len() / self.out_features;

@@ -101,7 +101,8 @@ impl Layer<'_> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
         let blocks = feature_blocks(grouped.active.iter().map(|_| inner), self.cpu.num_threads());
         let work = grouped.rows.len() * width * inner * 2;
-        let (all, formats) = (Pick::Listed(&grouped.rows), self.experts.iter().map(|expert| expert.gate.format));
+        let formats = self.experts.iter().flat_map(|expert| [expert.gate.format, expert.up.format]);
+        let all = Pick::Listed(&grouped.rows);
         let prepared = Prepared::new(self.cpu, (self.x, width), (all, grouped.rows.len()), formats)?;
         self.cpu.parallel(blocks.len(), work, |thread, task| {
             let (index, range) = &blocks[task];

@@ -4,6 +4,8 @@ use perilune_backend::BackendError;
 use perilune_tensor::QuantFormat;
 
 use crate::CpuBackend;
+use crate::byte_rows::ByteRows;
+use crate::int_product::IntProduct;
 use crate::product::{Pick, Product};
 use crate::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
@@ -12,10 +14,9 @@ use crate::{split::Split, tile_product::TileProduct};
 /// The picked rows, one after the other.
 pub(crate) struct Prepared<'a> {
     level: SimdLevel,
+    bytes: Option<ByteRows<'a>>,
     #[cfg(target_arch = "x86_64")]
     split: Option<Split<'a>>,
-    #[cfg(not(target_arch = "x86_64"))]
-    none: std::marker::PhantomData<&'a ()>,
 }
 
 impl<'a> Prepared<'a> {
@@ -23,37 +24,34 @@ impl<'a> Prepared<'a> {
     ///
     /// # Errors
     /// `OutOfMemory`.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn new(
         cpu: &'a CpuBackend,
         (x, width): (&[f32], usize),
-        (pick, rows): (Pick<'_>, usize),
-        mut formats: impl Iterator<Item = QuantFormat>,
+        rows: (Pick<'_>, usize),
+        mut formats: impl Iterator<Item = QuantFormat> + Clone,
     ) -> Result<Prepared<'a>, BackendError> {
-        let level = cpu.level();
-        let splits = level == SimdLevel::Amx && Split::fits(width) && formats.any(TileProduct::takes);
-        let split = splits.then(|| Split::new(cpu, x, (pick, rows), width)).transpose()?;
-        Ok(Prepared { level, split })
-    }
-
-    /// Nothing beyond the rows themselves.
-    ///
-    /// # Errors
-    /// None.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn new(
-        cpu: &'a CpuBackend,
-        _: (&[f32], usize),
-        _: (Pick<'_>, usize),
-        _: impl Iterator<Item = QuantFormat>,
-    ) -> Result<Prepared<'a>, BackendError> {
-        Ok(Prepared { level: cpu.level(), none: std::marker::PhantomData })
+        let has_ints = formats.clone().any(QuantFormat::is_int);
+        Ok(Prepared {
+            level: cpu.level(),
+            bytes: has_ints.then(|| ByteRows::new(cpu, (x, width), rows)).transpose()?,
+            #[cfg(target_arch = "x86_64")]
+            split: (cpu.level() == SimdLevel::Amx && Split::fits(width) && formats.any(TileProduct::takes))
+                .then(|| Split::new(cpu, (x, width), rows))
+                .transpose()?,
+        })
     }
 
     /// Computes a product whose rows are the prepared ones from `first` on. `thread` is the calling thread's index in
     /// the loop.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn multiply(&self, product: &Product<'_>, first: usize, thread: usize) {
+        match &self.bytes {
+            Some(rows) if product.weight.format.is_int() => IntProduct { product, rows, first }.run(self.level),
+            _ => self.multiply_floats(product, first, thread),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_floats(&self, product: &Product<'_>, first: usize, thread: usize) {
         match &self.split {
             Some(split) if TileProduct::takes(product.weight.format) => {
                 // SAFETY: a thread runs one task at a time.
@@ -66,9 +64,8 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// As above.
     #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn multiply(&self, product: &Product<'_>, _: usize, _: usize) {
+    fn multiply_floats(&self, product: &Product<'_>, _: usize, _: usize) {
         self.level.run(product.clone());
     }
 }

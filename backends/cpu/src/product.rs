@@ -64,6 +64,10 @@ impl Kernel for Product<'_> {
             QuantFormat::Bf16 => self.all::<S, Bf16>(s),
             QuantFormat::F16 => self.all::<S, F16>(s),
             QuantFormat::Mxfp4 => self.all::<S, Mxfp4>(s),
+            // Their products need rounded rows (`Prepared`); without them nothing must look like a result.
+            QuantFormat::Int8 | QuantFormat::Int4 => {
+                (0..self.rows).for_each(|row| self.range.clone().for_each(|o| self.put(row, o - self.range.start, &[f32::NAN])));
+            }
         }
     }
 }

@@ -51,9 +51,8 @@ impl<'a> Split<'a> {
     /// `OutOfMemory`.
     pub(crate) fn new(
         cpu: &'a CpuBackend,
-        x: &[f32],
+        (x, width): (&[f32], usize),
         (pick, rows): (Pick<'_>, usize),
-        width: usize,
     ) -> Result<Split<'a>, BackendError> {
         // Whole tiles are read, also past the last row.
         let mut parts = cpu.scratch().take(rows.next_multiple_of(TILE_ROWS) * Self::stride(width) / 2)?;

@@ -12,6 +12,7 @@ pub(crate) mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod byte_dot;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
