@@ -5,9 +5,9 @@ use perilune_tensor::{INT_FEATURES, INT_GROUP, QuantFormat};
 use crate::byte_rows::{ByteRow, ByteRows};
 use crate::product::Product;
 use crate::simd::SimdLevel;
-use crate::simd::byte_dot::{ByteDot, PlainBytes};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::byte_dot::{Avx2Bytes, VnniBytes};
+use crate::simd::byte_dot::{ByteDot, PlainBytes};
 
 /// A product whose rows have been rounded to bytes.
 pub(crate) struct IntProduct<'a, 's> {
@@ -126,6 +126,54 @@ impl IntProduct<'_, '_> {
         }
         sums
     }
+}
+
+/// Byte products in registers, to measure how fast they can be; returns the number of operations.
+pub(crate) fn peak(level: SimdLevel, rounds: usize) -> f64 {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level has AVX2 and FMA; the rest is checked here.
+        SimdLevel::Avx512 | SimdLevel::Amx if has_vnni() => unsafe { peak_vnni(rounds) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the levels have AVX2 and FMA.
+        SimdLevel::Avx2 | SimdLevel::Avx512 | SimdLevel::Amx => unsafe { peak_avx2(rounds) },
+        _ => peak_of(PlainBytes, rounds),
+    }
+}
+
+/// # Safety
+/// The processor must have these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn peak_vnni(rounds: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    peak_of(unsafe { VnniBytes::new() }, rounds)
+}
+
+/// # Safety
+/// The processor must have these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn peak_avx2(rounds: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    peak_of(unsafe { Avx2Bytes::new() }, rounds)
+}
+
+#[inline(always)]
+fn peak_of<D: ByteDot>(d: D, rounds: usize) -> f64 {
+    const CHAINS: usize = 8;
+    let bytes = std::hint::black_box([3_u8; 64]);
+    // SAFETY: 64 bytes lie there.
+    let w = unsafe { d.load(bytes.as_ptr()) };
+    let x = std::hint::black_box(0x0102_0304);
+    let mut sums = [d.start(0); CHAINS];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = d.add(*sum, w, x);
+        }
+    }
+    std::hint::black_box(&sums);
+    (2 * 64 * CHAINS * rounds) as f64
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,6 @@
 
 mod activation;
 mod backend;
-mod bandwidth;
 mod byte_rows;
 mod cores;
 mod embed;
@@ -17,6 +16,7 @@ mod int_product;
 mod kda;
 mod kda_chunk;
 mod kda_head;
+mod limits;
 mod linear;
 mod matrix;
 mod memory;
@@ -45,6 +45,7 @@ mod tile_decode;
 mod tile_product;
 
 pub use backend::{CpuBackend, CpuOptions, KdaPrefill};
+pub use limits::CpuLimits;
 pub use pool::Pinning;
 pub use simd::SimdLevel;
 pub use tensor::CpuTensor;

@@ -66,7 +66,8 @@ impl Kernel for Product<'_> {
             QuantFormat::Mxfp4 => self.all::<S, Mxfp4>(s),
             // Their products need rounded rows (`Prepared`); without them nothing must look like a result.
             QuantFormat::Int8 | QuantFormat::Int4 => {
-                (0..self.rows).for_each(|row| self.range.clone().for_each(|o| self.put(row, o - self.range.start, &[f32::NAN])));
+                (0..self.rows)
+                    .for_each(|row| self.range.clone().for_each(|o| self.put(row, o - self.range.start, &[f32::NAN])));
             }
         }
     }

@@ -9,10 +9,10 @@ use std::ops::Range;
 use perilune_tensor::QuantFormat;
 
 use crate::product::Product;
+use crate::simd::SimdLevel;
 use crate::simd::amx::{
     Packed, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_products, add_products_1x2, products_2x2,
 };
-use crate::simd::SimdLevel;
 use crate::split::{COLUMNS, PIECE_TILES, Split, TileSpace};
 use crate::tile_decode::{Block, Source};
 
@@ -248,6 +248,26 @@ impl TileProduct<'_, '_> {
         unsafe { _mm512_storeu_ps(values.as_mut_ptr(), sums) }
         self.product.put(row, column, &values);
     }
+}
+
+/// Tile products out of the first-level cache, to measure how fast they can be; returns the number of operations.
+///
+/// # Safety
+/// The level must be `Amx`.
+pub(crate) unsafe fn peak(rounds: usize) -> f64 {
+    const COUNT: usize = 8;
+    let (tiles, mut sums) = (vec![0_u8; 4 * COUNT * TILE_BYTES], [0.0_f32; TILE_BYTES]);
+    let (a, b) = tiles.split_at(2 * COUNT * TILE_BYTES);
+    let packed =
+        Packed { first: b.as_ptr(), second: b[b.len() / 2..].as_ptr(), row_bytes: TILE_ROW_BYTES, count: COUNT };
+    // SAFETY: the caller's promise; all factors lie in `tiles`, `sums` holds four.
+    unsafe {
+        let set_up = Tiles::set_up(TILE_ROWS);
+        for _ in 0..rounds / COUNT {
+            products_2x2(&set_up, (TileRun::packed(a.as_ptr()), a.len() / 2), packed, sums.as_mut_ptr());
+        }
+    }
+    (2 * 4 * rounds / COUNT * COUNT * TILE_ROWS * TILE_ROWS * COLUMNS) as f64
 }
 
 /// Pairs of one row's high and low parts, in turn: a tile two columns wide.

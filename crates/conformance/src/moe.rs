@@ -120,5 +120,10 @@ fn one_layer<B: Backend>(
         let y = moe::experts(&x[i * width..(i + 1) * width], &chosen, &plain, |g, u| reference_act(act, g, u));
         row.iter_mut().zip(y).for_each(|(o, y)| *o += y);
     }
-    assert_close(&format!("moe_experts {format:?} {write:?} [{rows}, {width}]"), &rig.read(&out), &want, tolerance(format, 2e-5));
+    assert_close(
+        &format!("moe_experts {format:?} {write:?} [{rows}, {width}]"),
+        &rig.read(&out),
+        &want,
+        tolerance(format, 2e-5),
+    );
 }

@@ -160,9 +160,7 @@ impl<B: Backend> Rig<'_, B> {
 pub(crate) fn fitting(format: QuantFormat, [out, inp]: [usize; 2]) -> [usize; 2] {
     match format {
         QuantFormat::Mxfp4 => [out, inp.next_multiple_of(MXFP4_GROUP)],
-        QuantFormat::Int8 | QuantFormat::Int4 => {
-            [out.next_multiple_of(INT_FEATURES), inp.next_multiple_of(INT_GROUP)]
-        }
+        QuantFormat::Int8 | QuantFormat::Int4 => [out.next_multiple_of(INT_FEATURES), inp.next_multiple_of(INT_GROUP)],
         _ => [out, inp],
     }
 }

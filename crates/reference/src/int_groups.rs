@@ -32,7 +32,10 @@ pub fn dequantize(bits: Bits, data: &[u8], scales: &[u16], columns: usize) -> Ve
         let scale = scales[(block * (columns / GROUP) + column / GROUP) * FEATURES + f];
         number as f32 * f32::from_bits(u32::from(scale) << 16)
     };
-    (0..features).flat_map(|feature| (0..columns).map(move |column| (feature, column))).map(|(f, c)| value(f, c)).collect()
+    (0..features)
+        .flat_map(|feature| (0..columns).map(move |column| (feature, column)))
+        .map(|(f, c)| value(f, c))
+        .collect()
 }
 
 #[cfg(test)]
