@@ -1,18 +1,20 @@
 //! Activations as bytes, a scale for each group of 32 columns: what products with whole-number matrices read.
 
 use perilune_backend::BackendError;
-use perilune_tensor::INT_GROUP;
+use perilune_tensor::{INT_FEATURES, INT_GROUP};
 
 use crate::CpuBackend;
 use crate::product::Pick;
-use crate::scratch::Loan;
-use crate::simd::{Kernel, Simd};
+use crate::scratch::{Loan, ThreadScratch};
+use crate::simd::{Kernel, MAX_LANES, Simd};
 use crate::tensor::Parted;
 
 /// Rows `[numbers | scale of each group | sum of each group's numbers]`.
 pub(crate) struct ByteRows<'a> {
     rows: Loan<'a>,
     width: usize,
+    /// Room for sixteen features of bytes.
+    work: ThreadScratch<'a>,
 }
 
 /// One row.
@@ -36,7 +38,8 @@ impl<'a> ByteRows<'a> {
         (x, width): (&[f32], usize),
         (pick, rows): (Pick<'_>, usize),
     ) -> Result<ByteRows<'a>, BackendError> {
-        let mut bytes = cpu.scratch().take(rows * Self::len(width))?;
+        // Kernels read whole tiles of rows, from any row on.
+        let mut bytes = cpu.scratch().take((rows + MAX_LANES) * Self::len(width))?;
         let out = Parted::new(&mut bytes);
         cpu.parallel(rows, rows * width * 2, |_, i| {
             let row = pick.get(i);
@@ -44,12 +47,39 @@ impl<'a> ByteRows<'a> {
             let out = unsafe { out.row(i, Self::len(width)) };
             cpu.level().run(Round { x: &x[row * width..(row + 1) * width], out: bytemuck::cast_slice_mut(out) });
         })?;
-        Ok(ByteRows { rows: bytes, width })
+        let work = ThreadScratch::new(cpu.scratch(), cpu.num_threads(), width * INT_FEATURES / 4)?;
+        Ok(ByteRows { rows: bytes, width, work })
     }
 
     /// Four-byte words of a row.
     fn len(width: usize) -> usize {
         width / 4 + 2 * (width / INT_GROUP)
+    }
+
+    /// Bytes from a row to the next.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn stride_bytes(&self) -> usize {
+        4 * Self::len(self.width)
+    }
+
+    /// Scale and sum of one group of row `i`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn scale_and_sum(&self, i: usize, group: usize) -> (f32, i32) {
+        let groups = self.width / INT_GROUP;
+        let at = i * Self::len(self.width) + self.width / 4 + group;
+        (self.rows[at], self.rows[at + groups].to_bits() as i32)
+    }
+
+    /// Room of a thread.
+    ///
+    /// # Safety
+    /// No two may be alive at once for the same thread.
+    #[cfg(target_arch = "x86_64")]
+    #[allow(clippy::mut_from_ref)] // as for `ThreadScratch::of`
+    pub(crate) unsafe fn space(&self, thread: usize) -> &mut [u8] {
+        // SAFETY: the caller's promise.
+        bytemuck::cast_slice_mut(unsafe { self.work.of(thread) })
     }
 
     /// Row `i`.

@@ -13,6 +13,8 @@ mod byte_rows;
 mod cores;
 mod embed;
 mod int_product;
+#[cfg(target_arch = "x86_64")]
+mod int_tiles;
 mod kda;
 mod kda_chunk;
 mod kda_head;

@@ -9,7 +9,7 @@ use crate::int_product::IntProduct;
 use crate::product::{Pick, Product};
 use crate::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
-use crate::{split::Split, tile_product::TileProduct};
+use crate::{int_tiles::IntTiles, split::Split, tile_product::TileProduct};
 
 /// The picked rows, one after the other.
 pub(crate) struct Prepared<'a> {
@@ -45,9 +45,25 @@ impl<'a> Prepared<'a> {
     /// the loop.
     pub(crate) fn multiply(&self, product: &Product<'_>, first: usize, thread: usize) {
         match &self.bytes {
-            Some(rows) if product.weight.format.is_int() => IntProduct { product, rows, first }.run(self.level),
+            Some(rows) if product.weight.format.is_int() => self.multiply_ints(product, (rows, first), thread),
             _ => self.multiply_floats(product, first, thread),
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_ints(&self, product: &Product<'_>, (rows, first): (&ByteRows<'_>, usize), thread: usize) {
+        if self.level != SimdLevel::Amx || product.rows < IntTiles::LEAST_ROWS {
+            return IntProduct { product, rows, first }.run(self.level);
+        }
+        // SAFETY: a thread runs one task at a time.
+        let space = unsafe { rows.space(thread) };
+        // SAFETY: the level is `Amx`; blocks of features begin on multiples of 16.
+        unsafe { IntTiles { product, rows, first, space }.run() }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn multiply_ints(&self, product: &Product<'_>, (rows, first): (&ByteRows<'_>, usize), _: usize) {
+        IntProduct { product, rows, first }.run(self.level);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -54,8 +54,8 @@ impl<'a> Split<'a> {
         (x, width): (&[f32], usize),
         (pick, rows): (Pick<'_>, usize),
     ) -> Result<Split<'a>, BackendError> {
-        // Whole tiles are read, also past the last row.
-        let mut parts = cpu.scratch().take(rows.next_multiple_of(TILE_ROWS) * Self::stride(width) / 2)?;
+        // Whole tiles are read, from any row on.
+        let mut parts = cpu.scratch().take((rows + TILE_ROWS) * Self::stride(width) / 2)?;
         let out = Parted::new(&mut parts);
         cpu.parallel(rows, rows * width * 2, |_, i| {
             let row = pick.get(i);

@@ -75,6 +75,7 @@ impl TileProduct<'_, '_> {
                     self.leave(feature..feature + TILE_ROWS);
                     continue;
                 };
+                block.prefetch_next();
                 self.space.sums.fill(0.0);
                 self.add_block(&tiles, &block, 4 * columns);
                 self.finish_few(feature, columns);
@@ -185,6 +186,7 @@ impl TileProduct<'_, '_> {
             match Block::new(&self.product.weight, feature) {
                 // SAFETY: as above; `count` is below 2.
                 Some(block) => unsafe {
+                    block.prefetch_next();
                     self.pack_block(count, &block);
                     pair[count] = feature;
                     count += 1;

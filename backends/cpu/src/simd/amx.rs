@@ -78,8 +78,28 @@ impl Tiles {
             bytes[16 + 2 * tile] = if is_first_factor { TILE_ROW_BYTES as u8 } else { narrow };
             bytes[48 + tile] = TILE_ROWS as u8;
         }
+        // SAFETY: the caller's promise; palette 1 has eight tiles of 16 rows of 64 bytes.
+        unsafe { Self::load(bytes) }
+    }
+
+    /// Tile 0 for sums of 16 by 16, tile 4 for 16 rows of 32 bytes, tile 6 for 32 columns of 16 features, four in a row.
+    ///
+    /// # Safety
+    /// As [`Tiles::set_up`].
+    pub(crate) unsafe fn set_up_bytes() -> Tiles {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for (tile, rows, row_bytes) in [(0, 16, 64), (4, 16, 32), (6, 8, 64)] {
+            bytes[16 + 2 * tile] = row_bytes;
+            bytes[48 + tile] = rows;
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(bytes) }
+    }
+
+    unsafe fn load(bytes: [u8; 64]) -> Tiles {
         let configuration = Configuration(bytes);
-        // SAFETY: the processor has tiles; palette 1 has eight of 16 rows of 64 bytes.
+        // SAFETY: the callers' promise; the tiles fit palette 1.
         unsafe { asm!("ldtilecfg [{}]", in(reg) configuration.0.as_ptr(), options(nostack, readonly, preserves_flags)) }
         Tiles(())
     }
@@ -247,6 +267,31 @@ pub(crate) unsafe fn products_2x2(_: &Tiles, (a, a_offset): (TileRun, usize), b:
             count = inout(reg) b.count => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Whole sums of one group of columns: signed bytes times unsigned ones. `sums` is overwritten.
+///
+/// # Safety
+/// `a` must hold 16 rows of 32 bytes, `b` 8 of 64, `sums` 16 of 64; tiles must be set up for bytes.
+#[inline(always)]
+pub(crate) unsafe fn byte_product(_: &Tiles, a: TileRun, b: *const u8, sums: *mut i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tdpbsud tmm0, tmm4, tmm6",
+            "tilestored [{sums} + {row}*1], tmm0",
+            a = in(reg) a.first,
+            stride = in(reg) a.stride,
+            b = in(reg) b,
+            row = in(reg) TILE_ROW_BYTES,
+            sums = in(reg) sums,
+            out("tmm0") _, out("tmm4") _, out("tmm6") _,
             options(nostack),
         );
     }
