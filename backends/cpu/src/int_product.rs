@@ -9,6 +9,9 @@ use crate::simd::SimdLevel;
 use crate::simd::byte_dot::{Avx2Bytes, VnniBytes};
 use crate::simd::byte_dot::{ByteDot, PlainBytes};
 
+/// Bytes from those at hand to the ones that memory is asked for: a page, which the processor does not look beyond.
+const AHEAD: usize = 4096;
+
 /// A product whose rows have been rounded to bytes.
 pub(crate) struct IntProduct<'a, 's> {
     pub(crate) product: &'s Product<'a>,
@@ -102,6 +105,7 @@ impl IntProduct<'_, '_> {
             }
             let group = data[g * group_bytes..(g + 1) * group_bytes].as_ptr();
             for step in 0..BITS {
+                d.prefetch(group.wrapping_add(AHEAD + step * 64));
                 // SAFETY: a group has `BITS` steps of 64 bytes; `numbers` has 8 words for it.
                 unsafe {
                     if BITS == 8 {

@@ -87,6 +87,7 @@ impl IntTiles<'_, '_> {
                     first: first.numbers.as_ptr().cast::<u8>().add(g * INT_GROUP),
                     stride: self.rows.stride_bytes(),
                     step: 0,
+                    ahead: std::ptr::null(),
                 };
                 byte_product(tiles, a, numbers.add(g * GROUP_BYTES), whole.0.as_mut_ptr().add(turn));
                 let bits = _mm256_loadu_si256(scales.as_ptr().add(g * 2 * INT_FEATURES).cast());

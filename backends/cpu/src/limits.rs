@@ -31,7 +31,7 @@ pub struct CpuLimits {
     pub f32_gflop: f64,
     /// Operations on bytes, as above.
     pub byte_gop: f64,
-    /// Operations on bfloat16 in tiles, as above; `None` without tiles. A product of an `f32` row takes two of them.
+    /// Operations on bfloat16 in tiles, as above; `None` without tiles. A product of an `f32` row takes three of them.
     pub tile_gflop: Option<f64>,
 }
 

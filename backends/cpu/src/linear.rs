@@ -11,7 +11,7 @@ use crate::product::{Outputs, Pick, Product};
 use crate::tensor::{CpuTensor, Parted};
 
 /// Values of rows that one task takes at most: they stay in the second-level cache.
-const ROW_VALUES: usize = 1 << 18;
+const ROW_VALUES: usize = 1 << 17;
 /// Rows that one task takes at most, and at least where there are as many.
 const ROW_BLOCKS: (usize, usize) = (32, 256);
 /// Output features of a block are a multiple of this, which fits every tile.

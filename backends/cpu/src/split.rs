@@ -1,7 +1,7 @@
-//! Activations as pairs of bfloat16, for tile products: `x ≈ high + low`, 16 significant bits in all.
+//! Activations as three bfloat16 parts, for tile products: `x = high + middle + low`, all 24 significant bits.
 //!
-//! A product with a bfloat16 weight is then exact up to 2^-17 of its value, and two tile products give it. The sums of
-//! high and low parts are kept apart and added at the end.
+//! Products of a part and a bfloat16 weight are exact in `f32`, so three tile products lose no more than one product in
+//! `f32` does. (Parts below the smallest normal number, 1e-38, count as 0.)
 
 use std::arch::x86_64::*;
 
@@ -17,12 +17,14 @@ use crate::tensor::Parted;
 pub(crate) const COLUMNS: usize = 32;
 /// Values between two rows beyond their parts: keeps rows of a power of two from falling on the same cache sets.
 const GAP: usize = 32;
+/// Packed tiles of a thread: three parts of sixteen rows, in `f32` for a column. (Packing a matrix takes two.)
+const PACKED: usize = 3 * TILE_ROWS / 2;
 /// Sums of up to four tiles, and the tiles of a decoded piece of a matrix, in `f32`.
 const FIXED_SCRATCH: usize = (4 + PIECE_TILES) * TILE_BYTES / 4;
 /// Tiles of a piece of a matrix that is decoded before it is multiplied.
 pub(crate) const PIECE_TILES: usize = 8;
 
-/// Rows of two parts each, and room for the tiles of each thread.
+/// Rows of three parts each, and room for the tiles of each thread.
 pub(crate) struct Split<'a> {
     parts: Loan<'a>,
     width: usize,
@@ -31,7 +33,7 @@ pub(crate) struct Split<'a> {
 
 /// Room that a thread needs while it multiplies.
 pub(crate) struct TileSpace<'s> {
-    /// Packed tiles of two rows of tiles.
+    /// Packed tiles of three rows of tiles.
     pub(crate) packed: &'s mut [f32],
     /// Four tiles.
     pub(crate) sums: &'s mut [f32],
@@ -64,14 +66,13 @@ impl<'a> Split<'a> {
             // SAFETY: the level is `Amx`, which has these instructions.
             unsafe { split_row(&x[row * width..(row + 1) * width], bytemuck::cast_slice_mut(out)) }
         })?;
-        // Two rows of tiles hold as much as 32 rows of bfloat16.
-        let work = ThreadScratch::new(cpu.scratch(), cpu.num_threads(), 16 * width + FIXED_SCRATCH)?;
+        let work = ThreadScratch::new(cpu.scratch(), cpu.num_threads(), PACKED * width + FIXED_SCRATCH)?;
         Ok(Split { parts, width, work })
     }
 
     /// 16-bit values from a row to the next.
     fn stride(width: usize) -> usize {
-        2 * width + GAP
+        3 * width + GAP
     }
 
     /// Number of columns.
@@ -84,7 +85,12 @@ impl<'a> Split<'a> {
         2 * Self::stride(self.width)
     }
 
-    /// High parts of row `i`; the low ones follow `2 width` bytes later.
+    /// Bytes from a part of a row to the next part.
+    pub(crate) fn part_bytes(&self) -> usize {
+        2 * self.width
+    }
+
+    /// High parts of row `i`; the middle ones and the low ones follow.
     pub(crate) fn row(&self, i: usize) -> *const u8 {
         bytemuck::cast_slice::<f32, u8>(&self.parts)[i * self.stride_bytes()..].as_ptr()
     }
@@ -96,25 +102,27 @@ impl<'a> Split<'a> {
     pub(crate) unsafe fn space(&self, thread: usize) -> TileSpace<'_> {
         // SAFETY: the caller's promise.
         let all = unsafe { self.work.of(thread) };
-        let (packed, rest) = all.split_at_mut(16 * self.width);
+        let (packed, rest) = all.split_at_mut(PACKED * self.width);
         let (sums, piece) = rest.split_at_mut(4 * TILE_BYTES / 4);
         TileSpace { packed, sums, piece }
     }
 }
 
-/// `x` into high parts, then low ones. A value that is not finite makes both, or the low one, not a number.
+/// `x` into high parts, then middle ones, then low ones. A value that is not finite leaves one that is not a number.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn split_row(x: &[f32], out: &mut [u16]) {
-    let (high, low) = out.split_at_mut(x.len());
-    for ((x, high), low) in x.chunks_exact(16).zip(high.chunks_exact_mut(16)).zip(low.chunks_exact_mut(16)) {
-        // SAFETY: each chunk holds 16 values.
-        unsafe {
-            let value = _mm512_loadu_ps(x.as_ptr());
-            let part = _mm512_cvtneps_pbh(value);
-            let wide = _mm512_cvtpbh_ps(part);
-            let rest = _mm512_cvtneps_pbh(_mm512_sub_ps(value, wide));
-            _mm256_storeu_si256(high.as_mut_ptr().cast(), std::mem::transmute::<__m256bh, __m256i>(part));
-            _mm256_storeu_si256(low.as_mut_ptr().cast(), std::mem::transmute::<__m256bh, __m256i>(rest));
+    let width = x.len();
+    for (c, x) in x.chunks_exact(16).enumerate() {
+        // SAFETY: the chunk holds 16 values.
+        let mut rest = unsafe { _mm512_loadu_ps(x.as_ptr()) };
+        for part in 0..3 {
+            let rounded = _mm512_cvtneps_pbh(rest);
+            rest = _mm512_sub_ps(rest, _mm512_cvtpbh_ps(rounded));
+            let to = &mut out[part * width + 16 * c..][..16];
+            // SAFETY: `to` holds 16 values, and both types are 32 bytes of any kind.
+            unsafe {
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), std::mem::transmute::<__m256bh, __m256i>(rounded));
+            }
         }
     }
 }

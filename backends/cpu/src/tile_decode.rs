@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use perilune_tensor::{MXFP4_GROUP, QuantFormat};
 
 use crate::matrix::{Matrix, RowPtr};
-use crate::simd::amx::{TILE_ROW_BYTES, TILE_ROWS, TileRun};
+use crate::simd::amx::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun};
 
 /// Scales that leave every value a normal bfloat16.
 const PLAIN_SCALES: std::ops::RangeInclusive<u8> = 2..=252;
@@ -47,6 +47,16 @@ impl Block {
         }
     }
 
+    /// Asks for what lies [`TileRun::AHEAD`] after the `step`-th tile's worth of bytes, of rows that lie in memory as
+    /// they are.
+    #[target_feature(enable = "sse")]
+    pub(crate) fn prefetch(&self, step: usize) {
+        let Source::InPlace(run) = self.source() else { return };
+        for line in 0..TILE_ROWS {
+            _mm_prefetch::<_MM_HINT_T0>(run.ahead.wrapping_add(step * TILE_BYTES + line * 64).cast());
+        }
+    }
+
     /// Asks for the sixteen rows after these, whose packed bytes are too few for the processor to foresee.
     #[target_feature(enable = "sse")]
     pub(crate) fn prefetch_next(&self) {
@@ -62,9 +72,7 @@ impl Block {
 
     pub(crate) fn source(&self) -> Source {
         match self.kind {
-            Kind::Bf16 { row_bytes } => {
-                Source::InPlace(TileRun { first: self.row.data(), stride: row_bytes, step: TILE_ROW_BYTES })
-            }
+            Kind::Bf16 { row_bytes } => Source::InPlace(TileRun::across(self.row.data(), row_bytes)),
             Kind::Mxfp4 { .. } => Source::Decoded,
         }
     }

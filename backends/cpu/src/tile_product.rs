@@ -1,7 +1,8 @@
 //! Products with bfloat16 and MXFP4 matrices on AMX tiles.
 //!
-//! For a few rows the matrix is the first factor, read once from where it lies, and the rows are packed; for many rows
-//! the matrix is packed, 32 features at a time, and the rows are the first factor. The bits are the same.
+//! For a few rows the matrix is the first factor, read once from where it lies, and the rows are packed (one row need not
+//! be); for many rows the matrix is packed, 32 features at a time, and the rows are the first factor. The bits are the
+//! same.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -11,15 +12,13 @@ use perilune_tensor::QuantFormat;
 use crate::product::Product;
 use crate::simd::SimdLevel;
 use crate::simd::amx::{
-    Packed, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_products, add_products_1x2, products_2x2,
+    Parts, RowTiles, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_products, products_2x2,
 };
 use crate::split::{COLUMNS, PIECE_TILES, Split, TileSpace};
 use crate::tile_decode::{Block, Source};
 
-/// Rows in one packed row of tiles: a column each for high and low parts.
-const GROUP: usize = 8;
-/// Rows up to which the matrix is read without packing.
-const FEW: usize = 2 * GROUP;
+/// Rows up to which the matrix is read without packing: as many as a tile has columns.
+const FEW: usize = TILE_ROWS;
 
 /// A product whose rows have been split.
 pub(crate) struct TileProduct<'a, 's> {
@@ -65,10 +64,10 @@ impl TileProduct<'_, '_> {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     unsafe fn few(&mut self, features: Range<usize>) {
-        let columns = if self.product.rows == 1 { 2 } else { TILE_ROWS };
+        let columns = if self.product.rows == 1 { 1 } else { TILE_ROWS };
         // SAFETY: the caller of `run` promised the level; packed rows and blocks hold `steps` tiles each.
         unsafe {
-            self.pack_rows(columns);
+            let parts = if columns == 1 { self.single_row() } else { self.pack_rows() };
             let tiles = Tiles::set_up(columns);
             for feature in features.step_by(TILE_ROWS) {
                 let Some(block) = Block::new(&self.product.weight, feature) else {
@@ -76,102 +75,81 @@ impl TileProduct<'_, '_> {
                     continue;
                 };
                 block.prefetch_next();
-                self.space.sums.fill(0.0);
-                self.add_block(&tiles, &block, 4 * columns);
-                self.finish_few(feature, columns);
+                self.space.sums[..columns * TILE_ROWS].fill(0.0);
+                self.add_block(&tiles, &block, parts);
+                self.finish_few(feature);
             }
         }
     }
 
-    /// Rows into columns of tiles: high parts in the first half of the columns, low ones in the second.
+    /// One row is a tile of one column as it is.
+    fn single_row(&self) -> Parts {
+        let row = self.split.row(self.first);
+        let part = |p: usize| row.wrapping_add(p * self.split.part_bytes());
+        Parts { first: [part(0), part(1), part(2)], row_bytes: 4, step: TILE_ROW_BYTES, count: self.steps() }
+    }
+
+    /// Rows into columns of tiles.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn pack_rows(&mut self, columns: usize) {
+    unsafe fn pack_rows(&mut self) -> Parts {
         let (steps, rows) = (self.steps(), self.product.rows);
-        let low = 2 * self.split.width();
         let packed = self.space.packed.as_mut_ptr().cast::<u8>();
-        let nothing = [0_u8; TILE_ROW_BYTES];
-        // SAFETY: `packed` holds two rows of `steps` tiles; split rows are `2 low` bytes long.
-        unsafe {
-            if columns == 2 {
-                let row = self.split.row(self.first);
-                for step in 0..steps {
-                    pack_one(row.add(step * 64), row.add(low + step * 64), packed.add(step * 2 * TILE_ROW_BYTES));
+        let part = |p: usize| packed.wrapping_add(p * steps * TILE_BYTES);
+        for p in 0..3 {
+            for step in 0..steps {
+                let mut sources = [_mm512_setzero_si512(); TILE_ROWS];
+                for (r, source) in sources.iter_mut().enumerate().take(rows) {
+                    let from = self.split.row(self.first + r).wrapping_add(p * self.split.part_bytes() + step * 64);
+                    // SAFETY: a part of a row has `steps` times 64 bytes.
+                    *source = unsafe { _mm512_loadu_si512(from.cast()) };
                 }
-                return;
-            }
-            for group in 0..rows.div_ceil(GROUP) {
-                let first = self.first + group * GROUP;
-                for step in 0..steps {
-                    let mut sources = [_mm512_loadu_si512(nothing.as_ptr().cast()); TILE_ROWS];
-                    for r in 0..GROUP.min(rows - group * GROUP) {
-                        let row = self.split.row(first + r).add(step * 64);
-                        sources[r] = _mm512_loadu_si512(row.cast());
-                        sources[GROUP + r] = _mm512_loadu_si512(row.add(low).cast());
-                    }
-                    store_tile(transpose(sources), packed.add((group * steps + step) * TILE_BYTES));
-                }
+                // SAFETY: `packed` holds three rows of `steps` tiles.
+                unsafe { store_tile(transpose(sources), part(p).add(step * TILE_BYTES)) }
             }
         }
+        let first = [part(0).cast_const(), part(1).cast_const(), part(2).cast_const()];
+        Parts { first, row_bytes: TILE_ROW_BYTES, step: TILE_BYTES, count: steps }
     }
 
     /// Adds the products of one block of features.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn add_block(&mut self, tiles: &Tiles, block: &Block, row_bytes: usize) {
-        let steps = self.steps();
-        let packed = self.space.packed.as_ptr().cast::<u8>();
-        let at = |step: usize, count: usize| Packed {
-            first: packed.wrapping_add(step * row_bytes * TILE_ROWS),
-            second: packed.wrapping_add((steps + step) * TILE_BYTES),
-            row_bytes,
-            count,
-        };
-        let two = self.product.rows > GROUP;
+    unsafe fn add_block(&mut self, tiles: &Tiles, block: &Block, parts: Parts) {
         let sums = self.space.sums.as_mut_ptr();
-        let add = |a: TileRun, b: Packed| {
-            // SAFETY: `a` and `b` hold `b.count` tiles, `sums` four.
-            unsafe { if two { add_products_1x2(tiles, a, b, sums) } else { add_products(tiles, a, b, sums) } }
-        };
         match block.source() {
-            Source::InPlace(run) => add(run, at(0, steps)),
+            // SAFETY: block and parts hold `steps` tiles, `sums` four.
+            Source::InPlace(run) => unsafe { add_products(tiles, run, parts, sums) },
             Source::Decoded => {
-                for step in (0..steps).step_by(PIECE_TILES) {
-                    let count = PIECE_TILES.min(steps - step);
+                for step in (0..parts.count).step_by(PIECE_TILES) {
+                    let count = PIECE_TILES.min(parts.count - step);
                     let piece = self.space.piece.as_mut_ptr().cast::<u8>();
                     for i in 0..count {
                         // SAFETY: the piece has room for `PIECE_TILES` tiles.
                         unsafe { store_tile(block.rows(step + i), piece.add(i * TILE_BYTES)) }
                     }
-                    add(TileRun::packed(piece), at(step, count));
+                    let first = parts.first.map(|part| part.wrapping_add(step * parts.step));
+                    // SAFETY: as above.
+                    unsafe { add_products(tiles, TileRun::packed(piece), Parts { first, count, ..parts }, sums) }
                 }
             }
         }
     }
 
-    /// Adds up the two parts of every sum and hands them out.
+    /// Hands out the sums of sixteen features.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn finish_few(&self, feature: usize, columns: usize) {
+    unsafe fn finish_few(&self, feature: usize) {
         let column = feature - self.product.range.start;
         let sums = self.space.sums.as_ptr();
-        // SAFETY: `sums` holds four tiles.
+        // SAFETY: `sums` holds four tiles; of a single row, sixteen values.
         unsafe {
-            if columns == 2 {
-                let (first, second) = (_mm512_loadu_ps(sums), _mm512_loadu_ps(sums.add(16)));
-                let even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-                let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-                let high = _mm512_permutex2var_ps(first, even, second);
-                return self.put(0, column, _mm512_add_ps(high, _mm512_permutex2var_ps(first, odd, second)));
+            if self.product.rows == 1 {
+                return self.put(0, column, _mm512_loadu_ps(sums));
             }
-            for first in (0..self.product.rows).step_by(GROUP) {
-                let tile = sums.add(first / GROUP * (TILE_BYTES / 4));
-                let mut features = [_mm512_setzero_si512(); TILE_ROWS];
-                for f in 0..TILE_ROWS {
-                    features[f] = _mm512_loadu_si512(tile.add(f * TILE_ROWS).cast());
-                }
-                let parts = transpose(features);
-                for r in 0..GROUP.min(self.product.rows - first) {
-                    let (high, low) = (_mm512_castsi512_ps(parts[r]), _mm512_castsi512_ps(parts[GROUP + r]));
-                    self.put(first + r, column, _mm512_add_ps(high, low));
-                }
+            let mut features = [_mm512_setzero_si512(); TILE_ROWS];
+            for (f, values) in features.iter_mut().enumerate() {
+                *values = _mm512_loadu_si512(sums.add(f * TILE_ROWS).cast());
+            }
+            for (r, row) in transpose(features).iter().enumerate().take(self.product.rows) {
+                self.put(r, column, _mm512_castsi512_ps(*row));
             }
         }
     }
@@ -194,9 +172,9 @@ impl TileProduct<'_, '_> {
                 None => self.leave(feature..feature + TILE_ROWS),
             }
             if count == 2 || (count == 1 && feature + TILE_ROWS == features.end) {
-                for row in (0..self.product.rows).step_by(TILE_ROWS) {
+                for row in (0..self.product.rows).step_by(2 * TILE_ROWS) {
                     // SAFETY: as above.
-                    unsafe { self.row_tile(&tiles, &pair[..count], row) }
+                    unsafe { self.row_tiles(&tiles, &pair[..count], row) }
                 }
                 count = 0;
             }
@@ -209,35 +187,33 @@ impl TileProduct<'_, '_> {
         let steps = self.steps();
         let packed = self.space.packed.as_mut_ptr().cast::<u8>();
         for step in 0..steps {
-            // SAFETY: `packed` holds two rows of `steps` tiles.
+            block.prefetch(step);
+            // SAFETY: `packed` holds three rows of `steps` tiles.
             unsafe { store_tile(transpose(block.rows(step)), packed.add((which * steps + step) * TILE_BYTES)) }
         }
     }
 
-    /// Sixteen rows by one or two blocks of features.
+    /// Up to 32 rows by one or two blocks of features.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn row_tile(&mut self, tiles: &Tiles, pair: &[usize], row: usize) {
-        let steps = self.steps();
-        let a = TileRun {
-            first: self.split.row(self.first + row),
+    unsafe fn row_tiles(&mut self, tiles: &Tiles, pair: &[usize], row: usize) {
+        let (steps, rows) = (self.steps(), (self.product.rows - row).min(2 * TILE_ROWS));
+        // Without a second tile of rows or block of features the first is multiplied twice.
+        let second = if rows > TILE_ROWS { TILE_ROWS } else { 0 };
+        let a = RowTiles {
+            first: [self.split.row(self.first + row), self.split.row(self.first + row + second)],
+            part: self.split.part_bytes(),
             stride: self.split.stride_bytes(),
-            step: TILE_ROW_BYTES,
         };
         let first = self.space.packed.as_ptr().cast::<u8>();
-        // Without a second block the first is multiplied twice.
-        let second = first.wrapping_add((pair.len() - 1) * steps * TILE_BYTES);
-        let b = Packed { first, second, row_bytes: TILE_ROW_BYTES, count: steps };
+        let b = [first, first.wrapping_add((pair.len() - 1) * steps * TILE_BYTES)];
         // SAFETY: split rows come in whole tiles; `sums` holds four.
-        unsafe { products_2x2(tiles, (a, 2 * self.split.width()), b, self.space.sums.as_mut_ptr()) }
-        for r in 0..TILE_ROWS.min(self.product.rows - row) {
+        unsafe { products_2x2(tiles, a, (b, steps), self.space.sums.as_mut_ptr()) }
+        for r in 0..rows {
             for (i, feature) in pair.iter().enumerate() {
-                // SAFETY: sums are `high b`, `high b'`, `low b`, `low b'`.
-                unsafe {
-                    let high = self.space.sums.as_ptr().add(i * (TILE_BYTES / 4) + r * TILE_ROWS);
-                    let low = high.add(2 * (TILE_BYTES / 4));
-                    let sum = _mm512_add_ps(_mm512_loadu_ps(high), _mm512_loadu_ps(low));
-                    self.put(row + r, feature - self.product.range.start, sum);
-                }
+                let tile = r / TILE_ROWS * 2 + i;
+                let at = tile * (TILE_BYTES / 4) + r % TILE_ROWS * TILE_ROWS;
+                let sums = &self.space.sums[at..at + TILE_ROWS];
+                self.product.put(row + r, feature - self.product.range.start, sums);
             }
         }
     }
@@ -257,33 +233,23 @@ impl TileProduct<'_, '_> {
 /// # Safety
 /// The level must be `Amx`.
 pub(crate) unsafe fn peak(rounds: usize) -> f64 {
-    const COUNT: usize = 8;
-    let (tiles, mut sums) = (vec![0_u8; 4 * COUNT * TILE_BYTES], [0.0_f32; TILE_BYTES]);
-    let (a, b) = tiles.split_at(2 * COUNT * TILE_BYTES);
-    let packed =
-        Packed { first: b.as_ptr(), second: b[b.len() / 2..].as_ptr(), row_bytes: TILE_ROW_BYTES, count: COUNT };
+    const COUNT: usize = 4;
+    let (tiles, mut sums) = (vec![0_u8; 8 * COUNT * TILE_BYTES], [0.0_f32; TILE_BYTES]);
+    let (a, b) = tiles.split_at(6 * COUNT * TILE_BYTES);
+    let rows = RowTiles {
+        first: [a.as_ptr(), a[a.len() / 2..].as_ptr()],
+        part: COUNT * TILE_ROW_BYTES,
+        stride: 3 * COUNT * TILE_ROW_BYTES,
+    };
     // SAFETY: the caller's promise; all factors lie in `tiles`, `sums` holds four.
     unsafe {
         let set_up = Tiles::set_up(TILE_ROWS);
         for _ in 0..rounds / COUNT {
-            products_2x2(&set_up, (TileRun::packed(a.as_ptr()), a.len() / 2), packed, sums.as_mut_ptr());
+            let b = [b.as_ptr(), b[b.len() / 2..].as_ptr()];
+            products_2x2(&set_up, rows, (b, COUNT), sums.as_mut_ptr());
         }
     }
-    (2 * 4 * rounds / COUNT * COUNT * TILE_ROWS * TILE_ROWS * COLUMNS) as f64
-}
-
-/// Pairs of one row's high and low parts, in turn: a tile two columns wide.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn pack_one(high: *const u8, low: *const u8, out: *mut u8) {
-    // SAFETY: 64 bytes are read from either, 128 are written.
-    unsafe {
-        let (high, low) = (_mm512_loadu_si512(high.cast()), _mm512_loadu_si512(low.cast()));
-        let front = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        let back = _mm512_add_epi32(front, _mm512_set1_epi32(8));
-        _mm512_storeu_si512(out.cast(), _mm512_permutex2var_epi32(high, front, low));
-        _mm512_storeu_si512(out.add(64).cast(), _mm512_permutex2var_epi32(high, back, low));
-    }
+    (2 * 12 * (rounds / COUNT) * COUNT * TILE_ROWS * TILE_ROWS * COLUMNS) as f64
 }
 
 #[inline]

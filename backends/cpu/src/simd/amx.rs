@@ -112,7 +112,7 @@ impl Drop for Tiles {
     }
 }
 
-/// Tiles of the first factor in memory, rows of 64 bytes.
+/// Tiles of the first factor, sixteen rows of a matrix, with rows of 64 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct TileRun {
     /// The first tile.
@@ -121,47 +121,81 @@ pub(crate) struct TileRun {
     pub(crate) stride: usize,
     /// Bytes from a tile to the next.
     pub(crate) step: usize,
+    /// What to ask memory for meanwhile: a tile's worth of bytes for every tile, in rising order. Any address will do.
+    pub(crate) ahead: *const u8,
 }
 
 impl TileRun {
-    /// Tiles that lie whole, one after the other.
+    /// Bytes from the first tile of rows in memory to what is best asked for at the same time: measured, for rows of one
+    /// and two KiB. Sixteen rows at once are too many for the processor to foresee.
+    pub(crate) const AHEAD: usize = 4096;
+
+    /// Tiles that lie whole, one after the other, in a cache.
     pub(crate) fn packed(first: *const u8) -> TileRun {
-        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES }
+        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES, ahead: first }
+    }
+
+    /// Tiles across sixteen rows of `row_bytes` that lie one after the other in memory.
+    pub(crate) fn across(first: *const u8, row_bytes: usize) -> TileRun {
+        TileRun { first, stride: row_bytes, step: TILE_ROW_BYTES, ahead: first.wrapping_add(Self::AHEAD) }
     }
 }
 
-/// Tiles of the second factor, each whole after the other, and how many there are.
+/// Tiles of the second factor in three parts, and how many there are of each.
 #[derive(Clone, Copy)]
-pub(crate) struct Packed {
-    /// The first tile.
-    pub(crate) first: *const u8,
-    /// The first tile of a second row of tiles, where a loop takes two.
-    pub(crate) second: *const u8,
+pub(crate) struct Parts {
+    /// The first tile of each part.
+    pub(crate) first: [*const u8; 3],
     /// Bytes of a row: as many as were set up.
     pub(crate) row_bytes: usize,
-    /// Number of tiles.
+    /// Bytes from a tile to the next.
+    pub(crate) step: usize,
+    /// Number of tiles of a part.
     pub(crate) count: usize,
 }
 
-/// `sums += Σ_i a_i b_i` over tiles of bfloat16.
+/// `sums += Σ_i Σ_p a_i b_(p,i)` over tiles of bfloat16, the three parts of a tile before the next tile.
 ///
 /// # Safety
-/// `a` and `b` must hold `b.count` tiles of the shapes set up, `sums` one.
+/// `a` and each part of `b` must hold `b.count` tiles of the shapes set up, `sums` one.
 #[inline(always)]
-pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Packed, sums: *mut f32) {
+pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Parts, sums: *mut f32) {
     if b.count == 0 {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; a prefetch may be of any address.
     unsafe {
         asm!(
             "tileloadd tmm0, [{sums} + {row}*1]",
             "2:",
-            "tileloadd tmm6, [{b} + {row}*1]",
+            "prefetcht0 [{ahead} + 0]",
+            "prefetcht0 [{ahead} + 64]",
+            "prefetcht0 [{ahead} + 128]",
+            "prefetcht0 [{ahead} + 192]",
+            "prefetcht0 [{ahead} + 256]",
+            "prefetcht0 [{ahead} + 320]",
+            "prefetcht0 [{ahead} + 384]",
+            "prefetcht0 [{ahead} + 448]",
+            "prefetcht0 [{ahead} + 512]",
+            "prefetcht0 [{ahead} + 576]",
+            "prefetcht0 [{ahead} + 640]",
+            "prefetcht0 [{ahead} + 704]",
+            "prefetcht0 [{ahead} + 768]",
+            "prefetcht0 [{ahead} + 832]",
+            "prefetcht0 [{ahead} + 896]",
+            "prefetcht0 [{ahead} + 960]",
             "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{high} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{middle} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm7",
+            "tileloadd tmm6, [{low} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "add {ahead}, 1024",
             "add {a}, {a_step}",
-            "add {b}, {b_step}",
+            "add {high}, {b_step}",
+            "add {middle}, {b_step}",
+            "add {low}, {b_step}",
             "dec {count}",
             "jnz 2b",
             "tilestored [{sums} + {row}*1], tmm0",
@@ -170,63 +204,37 @@ pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Packed, sums: *mut f
             a = inout(reg) a.first => _,
             stride = in(reg) a.stride,
             a_step = in(reg) a.step,
-            b = inout(reg) b.first => _,
-            b_step = in(reg) b.row_bytes * TILE_ROWS,
+            ahead = inout(reg) a.ahead => _,
+            high = inout(reg) b.first[0] => _,
+            middle = inout(reg) b.first[1] => _,
+            low = inout(reg) b.first[2] => _,
+            b_step = in(reg) b.step,
             count = inout(reg) b.count => _,
-            out("tmm0") _, out("tmm4") _, out("tmm6") _,
+            out("tmm0") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
     }
 }
 
-/// As [`add_products`] with two rows of tiles as the second factor, set up 16 columns wide. `sums` holds two tiles.
-///
-/// # Safety
-/// As [`add_products`].
-#[inline(always)]
-pub(crate) unsafe fn add_products_1x2(_: &Tiles, a: TileRun, b: Packed, sums: *mut f32) {
-    if b.count == 0 {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "tileloadd tmm0, [{sums} + {row}*1]",
-            "tileloadd tmm1, [{sums} + {row}*1 + 1024]",
-            "2:",
-            "tileloadd tmm4, [{a} + {stride}*1]",
-            "tileloadd tmm6, [{b} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{c} + {row}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {a}, {a_step}",
-            "add {b}, 1024",
-            "add {c}, 1024",
-            "dec {count}",
-            "jnz 2b",
-            "tilestored [{sums} + {row}*1], tmm0",
-            "tilestored [{sums} + {row}*1 + 1024], tmm1",
-            sums = in(reg) sums,
-            row = in(reg) TILE_ROW_BYTES,
-            a = inout(reg) a.first => _,
-            stride = in(reg) a.stride,
-            a_step = in(reg) a.step,
-            b = inout(reg) b.first => _,
-            c = inout(reg) b.second => _,
-            count = inout(reg) b.count => _,
-            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
+/// Two tiles of rows in three parts each, as the first factor.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTiles {
+    /// High parts of the first sixteen rows and of the second.
+    pub(crate) first: [*const u8; 2],
+    /// Bytes from a part to the next.
+    pub(crate) part: usize,
+    /// Bytes from a row to the next.
+    pub(crate) stride: usize,
 }
 
-/// Two rows of tiles as either factor: `a` and the one `a_offset` bytes after it. `sums` holds four tiles, `a b`, `a b'`,
-/// `a' b`, `a' b'`, which are overwritten.
+/// Two tiles of rows by two packed rows of `count` tiles. `sums` holds four tiles, rows first, which are overwritten.
+/// Every result is added up as in [`add_products`].
 ///
 /// # Safety
-/// As [`add_products`]; 16 columns must be set up.
+/// The rows must have `count` tiles in each part; 16 columns must be set up.
 #[inline(always)]
-pub(crate) unsafe fn products_2x2(_: &Tiles, (a, a_offset): (TileRun, usize), b: Packed, sums: *mut f32) {
+pub(crate) unsafe fn products_2x2(_: &Tiles, a: RowTiles, (b, count): ([*const u8; 2], usize), sums: *mut f32) {
+    let part = |tile: usize, part: usize| a.first[tile].wrapping_add(part * a.part);
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
@@ -237,18 +245,34 @@ pub(crate) unsafe fn products_2x2(_: &Tiles, (a, a_offset): (TileRun, usize), b:
             "test {count}, {count}",
             "jz 3f",
             "2:",
-            "tileloadd tmm6, [{b} + {row}*1]",
-            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tileloadd tmm4, [{a0} + {stride}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{c} + {row}*1]",
+            "tileloadd tmm7, [{b1} + {row}*1]",
             "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{d} + {stride}*1]",
+            "tileloadd tmm5, [{c0} + {stride}*1]",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {a}, {a_step}",
-            "add {d}, {a_step}",
-            "add {b}, 1024",
-            "add {c}, 1024",
+            "tileloadd tmm4, [{a1} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{c1} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm4, [{a2} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{c2} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 64",
+            "add {a1}, 64",
+            "add {a2}, 64",
+            "add {c0}, 64",
+            "add {c1}, 64",
+            "add {c2}, 64",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
             "dec {count}",
             "jnz 2b",
             "3:",
@@ -258,13 +282,16 @@ pub(crate) unsafe fn products_2x2(_: &Tiles, (a, a_offset): (TileRun, usize), b:
             "tilestored [{sums} + {row}*1 + 3072], tmm3",
             sums = in(reg) sums,
             row = in(reg) TILE_ROW_BYTES,
-            a = inout(reg) a.first => _,
-            d = inout(reg) a.first.add(a_offset) => _,
+            a0 = inout(reg) part(0, 0) => _,
+            a1 = inout(reg) part(0, 1) => _,
+            a2 = inout(reg) part(0, 2) => _,
+            c0 = inout(reg) part(1, 0) => _,
+            c1 = inout(reg) part(1, 1) => _,
+            c2 = inout(reg) part(1, 2) => _,
             stride = in(reg) a.stride,
-            a_step = in(reg) a.step,
-            b = inout(reg) b.first => _,
-            c = inout(reg) b.second => _,
-            count = inout(reg) b.count => _,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

@@ -20,6 +20,18 @@ pub(crate) trait ByteDot: Copy {
     /// Rows that fit in the registers.
     const ROWS: usize;
 
+    /// Asks memory for the line at `p`, which may be any address.
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless. Other processors are left to foresee a
+        // rising sequence by themselves.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
     /// Zeros.
     fn zero(self) -> Self::Sums;
     /// Sums of a group that begin with `start`.
