@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use perilune_backend::Backend;
-use perilune_cpu::{CpuBackend, CpuOptions};
+use perilune_cpu::{CpuBackend, CpuLimits, CpuOptions};
 
 use crate::error::ServerError;
 
@@ -15,16 +15,16 @@ pub enum BackendKind {
 
 /// A backend as `bench` measures it.
 pub trait Measured: Backend {
-    /// Bytes read per second by all that computes, in GB/s: the limit of decode.
+    /// What the device can do at most.
     ///
     /// # Errors
     /// Where the device refuses.
-    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError>;
+    fn limits(&self) -> Result<CpuLimits, ServerError>;
 }
 
 impl Measured for CpuBackend {
-    fn read_bandwidth_gb_per_s(&self) -> Result<f64, ServerError> {
-        Ok(self.measure_read_bandwidth()?)
+    fn limits(&self) -> Result<CpuLimits, ServerError> {
+        Ok(self.measure_limits()?)
     }
 }
 

@@ -1,23 +1,27 @@
 //! `perilune bench`: tokens per second of prefill and decode, and the share of memory bandwidth that decode reaches.
 //!
 //! Runs the model's steps in-process, without HTTP and scheduler: what is measured is the device and the model code.
+//! The machine's limits are measured in the same run. `--ops` adds where the time of a step goes, `--quantize` what
+//! rounding the weights costs.
 //! Bytes per decode step are those of the weights that the step has to read at least once; for routed experts, as many
 //! distinct ones as a batch of random choices would touch on average.
 
 use std::fmt::Write;
-use std::time::Instant;
 
-use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
+use perilune_backend::Backend;
 use perilune_config::{FfnKind, ModelConfig};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
-use perilune_tensor::TokenId;
+use perilune_cpu::CpuLimits;
+use perilune_model::Kimi;
 use perilune_weights::{Checkpoint, Layout, SafetensorsDir, expected_tensors};
 use serde_json::json;
 
 use crate::backend::{Measured, WithBackend};
+use crate::bench_loss::{Loss, measure_loss};
+use crate::bench_ops::{OpTable, Timed};
+use crate::bench_stage::{Room, Stage};
 use crate::cli::BenchArgs;
 use crate::error::ServerError;
-use crate::load::{LoadOptions, server_error};
+use crate::load::{LoadOptions, open_checkpoint, server_error};
 use crate::progress::{LoadProgress, Show};
 
 /// One measurement.
@@ -37,8 +41,16 @@ struct Row {
 pub fn run(args: &BenchArgs) -> Result<String, ServerError> {
     let options = LoadOptions::from_args(&args.model)?;
     let config = ModelConfig::from_dir(&options.dir)?;
-    let (limit, rows) = options.backend.with(options.threads, Measure { args, options: &options, config: &config })?;
-    Ok(if args.json { as_json(&rows, limit) } else { as_table(&rows, limit) })
+    let measure = Measure { args, options: &options, config: &config };
+    let (limits, report) = options.backend.with(options.threads, measure)?;
+    let loss = options.quantize.map(|_| measure_loss(&options, &config)).transpose()?;
+    Ok(if args.json { report.as_json(limits, loss) } else { report.as_table(limits, loss) })
+}
+
+/// All measurements of a model.
+struct Report {
+    rows: Vec<Row>,
+    ops: Vec<OpTable>,
 }
 
 struct Measure<'a> {
@@ -48,32 +60,62 @@ struct Measure<'a> {
 }
 
 impl WithBackend for Measure<'_> {
-    /// The read bandwidth and the measurements.
-    type Output = (f64, Vec<Row>);
+    /// The limits of the machine and the measurements.
+    type Output = (CpuLimits, Report);
 
-    fn run<B: Measured>(self, backend: B) -> Result<(f64, Vec<Row>), ServerError> {
-        let limit = backend.read_bandwidth_gb_per_s()?;
+    fn run<B: Measured>(self, backend: B) -> Result<(CpuLimits, Report), ServerError> {
+        let limits = backend.limits()?;
         let source = SafetensorsDir::open(&self.options.dir)?;
-        let checkpoint = Checkpoint::open(&source, self.config)?;
+        let checkpoint = open_checkpoint(&source, self.config, (self.options.quantize, backend.info()))?;
+        let backend = Timed::new(backend);
         let mut progress = LoadProgress::new(Show::Stderr);
         let model = Kimi::load(&backend, self.config, &checkpoint, &mut |report| progress.report(report));
         progress.finish();
         let model = model.map_err(server_error)?;
         let reads = WeightReads::of(&checkpoint, self.config)?;
-        let batch = self.args.batch.iter().copied().max().unwrap_or(1);
-        let prompt = self.args.prompt.iter().copied().max().unwrap_or(1);
-        let mut stage = Stage::new(backend, model, (batch, prompt, self.args.decode), self.options)?;
+        let largest = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(1);
+        let tokens = largest(&self.args.prompt).max(largest(&self.args.context)) + self.args.decode + 1;
+        let tokens_each = 16 + self.args.decode + 1;
+        let room = Room { sequences: largest(&self.args.batch), tokens, tokens_each };
+        let mut stage = Stage::new(backend, model, room, self.options)?;
+        let rows = self.rows(&mut stage, &reads)?;
+        let ops = if self.args.ops { self.ops(&mut stage)? } else { Vec::new() };
+        Ok((limits, Report { rows, ops }))
+    }
+}
+
+impl Measure<'_> {
+    fn rows<B: Backend>(&self, stage: &mut Stage<B>, reads: &WeightReads) -> Result<Vec<Row>, ServerError> {
+        let (repeat, steps) = (self.args.repeat, self.args.decode);
         let mut rows = Vec::new();
         for size in &self.args.prompt {
-            let seconds = median(self.args.repeat, || stage.prefill(*size))?;
+            let seconds = median(repeat, || stage.prefill(*size))?;
             rows.push(Row { what: "prefill", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s: None });
         }
         for size in &self.args.batch {
-            let seconds = median(self.args.repeat, || stage.decode(*size, self.args.decode))? / self.args.decode as f64;
+            let seconds = median(repeat, || stage.decode(*size, steps))? / steps as f64;
             let gb_per_s = Some(reads.bytes(*size) / seconds / 1e9);
             rows.push(Row { what: "decode", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s });
         }
-        Ok((limit, rows))
+        for size in &self.args.context {
+            stage.prefill(*size)?;
+            let seconds = median(repeat, || stage.decode_after(*size, steps))? / steps as f64;
+            let gb_per_s = Some(reads.bytes(1) / seconds / 1e9);
+            rows.push(Row { what: "context", size: *size, tokens_per_s: 1.0 / seconds, gb_per_s });
+        }
+        Ok(rows)
+    }
+
+    /// Where the time goes at batch 1 and in prefill.
+    fn ops<B: Backend>(&self, stage: &mut Stage<Timed<B>>) -> Result<Vec<OpTable>, ServerError> {
+        let prompt = self.args.prompt.iter().copied().max().unwrap_or(1);
+        stage.prefill(1)?;
+        stage.backend.clear();
+        stage.decode_after(1, self.args.decode)?;
+        let decode = stage.backend.take(format!("decode, batch 1, {} steps", self.args.decode));
+        stage.backend.clear();
+        stage.prefill(prompt)?;
+        Ok(vec![decode, stage.backend.take(format!("prefill, {prompt} tokens"))])
     }
 }
 
@@ -120,130 +162,38 @@ impl WeightReads {
     }
 }
 
-/// A model with room for the largest measurement.
-struct Stage<B: Backend> {
-    backend: B,
-    model: Kimi<B>,
-    workspace: Workspace<B>,
-    batch: ForwardBatch<B>,
-    caches: Caches<B>,
-    block_size: usize,
-    blocks_each: usize,
-    chunk: usize,
-}
-
-impl<B: Backend> Stage<B> {
-    fn new(
-        backend: B,
-        model: Kimi<B>,
-        (sequences, prompt, decode): (usize, usize, usize),
-        options: &LoadOptions,
-    ) -> Result<Self, ServerError> {
-        let (block_size, chunk) = (options.block_size, options.chunked_prefill_size);
-        let blocks_each = (prompt + decode + 1).div_ceil(block_size);
-        let limits = StepLimits {
-            max_rows: chunk.max(sequences),
-            max_runs: sequences,
-            max_blocks: blocks_each * sequences,
-            max_logit_rows: sequences,
-            max_snapshots: 1,
-        };
-        let shape = CacheShape::with_room(model.config(), block_size, (blocks_each * sequences, sequences));
-        let workspace = Workspace::new(&backend, model.config(), limits)?;
-        let batch = ForwardBatch::new(&backend, limits)?;
-        let caches = Caches::new(&backend, model.config(), shape)?;
-        Ok(Stage { backend, model, workspace, batch, caches, block_size, blocks_each, chunk })
+impl Report {
+    fn as_table(&self, limits: CpuLimits, loss: Option<Loss>) -> String {
+        let CpuLimits { read_gb, f32_gflop, byte_gop, tile_gflop } = limits;
+        // Writing to a String cannot fail, here and below.
+        let mut text = format!("read {read_gb:.1} GB/s, f32 {f32_gflop:.0} GFLOP/s, bytes {byte_gop:.0} Gop/s");
+        let _ = tile_gflop.map(|tiles| write!(text, ", bfloat16 tiles {tiles:.0} GFLOP/s"));
+        text.push_str("; measured in the same run\n");
+        text.push_str("work       size      tokens/s   GB/s of weights   of bandwidth\n");
+        for row in &self.rows {
+            let share = |gb: f64| format!("{gb:17.2}   {:11.0}%", 100.0 * gb / read_gb);
+            let bandwidth = row.gb_per_s.map_or(String::new(), share);
+            let _ = writeln!(text, "{:<8}{:>7}  {:>12.1}{bandwidth}", row.what, row.size, row.tokens_per_s);
+        }
+        self.ops.iter().for_each(|table| text.push_str(&table.as_text(limits)));
+        if let Some(loss) = loss {
+            let _ = writeln!(text, "{loss}");
+        }
+        text
     }
 
-    /// Seconds for one prompt of `len` tokens, in chunks as the server would take it.
-    fn prefill(&mut self, len: usize) -> Result<f64, ServerError> {
-        let tokens = self.tokens(len);
-        let slot = self.slot(0);
-        self.caches.zero_slot(&self.backend, slot)?;
-        let begin = Instant::now();
-        for start in (0..len).step_by(self.chunk) {
-            let end = (start + self.chunk).min(len);
-            self.step(&[(0, start, &tokens[start..end])])?;
-        }
-        Ok(begin.elapsed().as_secs_f64())
-    }
-
-    /// Seconds for `steps` tokens of each of `sequences`, after a short prompt.
-    fn decode(&mut self, sequences: usize, steps: usize) -> Result<f64, ServerError> {
-        let prompt = self.tokens(self.block_size.min(16));
-        for s in 0..sequences {
-            let slot = self.slot(s);
-            self.caches.zero_slot(&self.backend, slot)?;
-            self.step(&[(s, 0, &prompt)])?;
-        }
-        let tokens = self.tokens(steps);
-        let begin = Instant::now();
-        for (i, token) in tokens.iter().enumerate() {
-            let one = std::slice::from_ref(token);
-            let runs: Vec<_> = (0..sequences).map(|s| (s, prompt.len() + i, one)).collect();
-            self.step(&runs)?;
-        }
-        Ok(begin.elapsed().as_secs_f64())
-    }
-
-    /// One step with greedy sampling, as a server does it.
-    fn step(&mut self, runs: &[(usize, usize, &[TokenId])]) -> Result<(), ServerError> {
-        let table = |s: usize| (s * self.blocks_each..(s + 1) * self.blocks_each).map(|b| b as u32).collect();
-        let blocks: Vec<Vec<u32>> = runs.iter().map(|(s, ..)| table(*s)).collect();
-        let runs = runs.iter().zip(&blocks).map(|((s, position, tokens), blocks)| Run {
-            tokens,
-            position: *position,
-            slot: self.slot(*s) as u32,
-            blocks,
-            logits: LogitRows::Last,
-            snapshots: &[],
+    fn as_json(&self, limits: CpuLimits, loss: Option<Loss>) -> String {
+        let row =
+            |r: &Row| json!({"work": r.what, "size": r.size, "tokens_per_s": r.tokens_per_s, "gb_per_s": r.gb_per_s});
+        let report = json!({
+            "read_bandwidth_gb_per_s": limits.read_gb,
+            "f32_gflop_per_s": limits.f32_gflop,
+            "byte_gop_per_s": limits.byte_gop,
+            "tile_gflop_per_s": limits.tile_gflop,
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "ops": self.ops.iter().map(|table| table.as_json(limits)).collect::<Vec<_>>(),
+            "loss": loss.map(|loss| loss.as_json()),
         });
-        let plan = BatchPlan { runs: runs.collect() };
-        self.batch.fill(&self.backend, &plan).map_err(server_error)?;
-        self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?;
-        let rows: Vec<SampleRow> = (0..plan.runs.len()).map(greedy).collect();
-        self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
-        Ok(())
+        format!("{report}\n")
     }
-
-    /// Slots lie at the end of the arena.
-    fn slot(&self, sequence: usize) -> usize {
-        self.caches.shape().slots().count - 1 - sequence
-    }
-
-    fn tokens(&self, len: usize) -> Vec<TokenId> {
-        let vocabulary = self.model.config().vocab_size as u32;
-        (0..len as u32).map(|i| TokenId((i.wrapping_mul(2_654_435_761) >> 8) % vocabulary)).collect()
-    }
-}
-
-fn greedy(row: usize) -> SampleRow {
-    SampleRow {
-        row,
-        choice: Choice::Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, step: 0 },
-        bias: Vec::new(),
-        banned: Vec::new(),
-        penalties: Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 },
-        counts: Vec::new(),
-        top_logprobs: None,
-    }
-}
-
-fn as_table(rows: &[Row], limit: f64) -> String {
-    let mut text = format!("read bandwidth {limit:.1} GB/s, measured in the same run\n");
-    text.push_str("work      size      tokens/s   GB/s of weights   of bandwidth\n");
-    for row in rows {
-        let bandwidth = row.gb_per_s.map_or(String::new(), |gb| format!("{gb:17.2}   {:11.0}%", 100.0 * gb / limit));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:<8}{:>6}  {:>12.1}{bandwidth}", row.what, row.size, row.tokens_per_s);
-    }
-    text
-}
-
-fn as_json(rows: &[Row], limit: f64) -> String {
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|r| json!({"work": r.what, "size": r.size, "tokens_per_s": r.tokens_per_s, "gb_per_s": r.gb_per_s}))
-        .collect();
-    format!("{}\n", json!({"read_bandwidth_gb_per_s": limit, "rows": rows}))
 }

@@ -82,9 +82,30 @@ pub struct ModelArgs {
     /// never [default: as many as have latents of the size of a state].
     #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
     pub checkpoint_interval: Option<usize>,
+    /// Round matrices stored in floating point as they are loaded: less memory to read per token, for some accuracy.
+    #[arg(long, env = "PERILUNE_QUANTIZE", value_enum)]
+    pub quantize: Option<Quantization>,
     /// Do not read every weight once to check that it is finite.
     #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
     pub skip_weight_check: bool,
+}
+
+/// What matrices are rounded to: whole numbers with a scale for each 32 of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Quantization {
+    /// 8 bits a weight.
+    Int8,
+    /// 4 bits a weight; 8 in the head.
+    Int4,
+}
+
+impl From<Quantization> for perilune_weights::Quantize {
+    fn from(asked: Quantization) -> Self {
+        match asked {
+            Quantization::Int8 => perilune_weights::Quantize::Int8,
+            Quantization::Int4 => perilune_weights::Quantize::Int4,
+        }
+    }
 }
 
 /// Flags of `serve`.
@@ -236,11 +257,17 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Sequences decoded together, one measurement each.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = positive)]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 4, 8, 16], value_parser = positive)]
     pub batch: Vec<usize>,
     /// Prompt lengths, one measurement each.
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_values_t = [128, 512], value_parser = positive)]
     pub prompt: Vec<usize>,
+    /// Tokens before the ones that a single sequence decodes, one measurement each.
+    #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_values_t = [128, 4096], value_parser = positive)]
+    pub context: Vec<usize>,
+    /// Print where the time of a step goes, by operation, at batch 1 and in prefill.
+    #[arg(long)]
+    pub ops: bool,
     /// Tokens decoded per sequence.
     #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = positive)]
     pub decode: usize,

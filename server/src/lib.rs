@@ -8,7 +8,10 @@
 pub mod app;
 pub mod backend;
 pub mod bench;
+mod bench_loss;
 pub mod bench_model;
+mod bench_ops;
+mod bench_stage;
 pub mod chat_cli;
 mod chat_reply;
 mod chat_request;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use perilune_backend::DeviceInfo;
 use perilune_config::{GenerationConfig, ModelConfig};
 use perilune_engine::{
     CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
@@ -10,9 +11,9 @@ use perilune_engine::{
 };
 use perilune_model::{Kimi, ModelError};
 use perilune_sampling::SamplingError;
-use perilune_tensor::TokenId;
+use perilune_tensor::{QuantFormat, TokenId};
 use perilune_tokenizer::Tokenizer;
-use perilune_weights::{Checkpoint, SafetensorsDir, check_finite};
+use perilune_weights::{Checkpoint, Quantize, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
 use crate::backend::{BackendKind, Measured, WithBackend};
@@ -55,6 +56,8 @@ pub struct LoadOptions {
     /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
     /// worth its memory, 0 for never.
     pub checkpoint_interval: Option<usize>,
+    /// What matrices are rounded to; `None` to take them as they are stored.
+    pub quantize: Option<Quantize>,
     /// Whether every weight is read once and checked.
     pub weight_check: WeightCheck,
     /// Load no tokenizer.
@@ -93,6 +96,7 @@ impl LoadOptions {
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
             checkpoint_interval: args.checkpoint_interval,
+            quantize: args.quantize.map(Quantize::from),
             weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
             token_ids_only: false,
         })
@@ -182,7 +186,7 @@ impl WithBackend for LoadModel<'_> {
 
     fn run<B: Measured>(self, backend: B) -> Result<EngineHandle, ServerError> {
         let source = SafetensorsDir::open(&self.options.dir)?;
-        let checkpoint = Checkpoint::open(&source, self.config)?;
+        let checkpoint = open_checkpoint(&source, self.config, (self.options.quantize, backend.info()))?;
         let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
         let mut progress = LoadProgress::new(self.show);
         if self.options.weight_check == WeightCheck::Full {
@@ -257,6 +261,30 @@ impl LoadModel<'_> {
             }
         }
     }
+}
+
+/// The model's tensors, to be rounded as they are loaded where that was asked for and makes sense.
+///
+/// # Errors
+/// What is wrong with them; `Flag` where the device takes no whole numbers or the model has nothing to round.
+pub(crate) fn open_checkpoint<'s>(
+    source: &'s SafetensorsDir,
+    config: &ModelConfig,
+    (quantize, device): (Option<Quantize>, &DeviceInfo),
+) -> Result<Checkpoint<'s>, ServerError> {
+    let checkpoint = Checkpoint::open(source, config)?;
+    let Some(quantize) = quantize else { return Ok(checkpoint) };
+    let refuse =
+        |rule: String| ServerError::Flag { flag: "--quantize", value: format!("{quantize:?}").to_lowercase(), rule };
+    if ![QuantFormat::Int8, QuantFormat::Int4].iter().all(|format| device.formats.contains(format)) {
+        return Err(refuse(format!("{} does not multiply whole numbers", device.name)));
+    }
+    let (checkpoint, count) = checkpoint.quantized(quantize);
+    if count == 0 {
+        let rule = "no matrix of this checkpoint can be rounded: they are packed already or too small";
+        return Err(refuse(rule.to_owned()));
+    }
+    Ok(checkpoint)
 }
 
 /// Tokens whose latents take as much memory as a state: computing fewer again costs less than keeping one.

@@ -35,18 +35,13 @@ impl Kernel for Activate<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.act {
-            Activation::Silu => self.map(s, |g, u| s.mul(s.mul(g, sigmoid(s, g)), u)),
-            Activation::Situ { beta, linear_beta } => self.map(s, |g, u| situ(s, g, u, (beta, linear_beta))),
-        }
-    }
-}
-
-impl Activate<'_> {
-    #[inline(always)]
-    fn map<S: Simd>(self, s: S, f: impl Fn(S::V, S::V) -> S::V) {
+        // Not a closure given to a loop: one that is not inlined loses the instructions of its level.
         for i in (0..self.gate.len()).step_by(S::LANES) {
-            let value = f(s.load(self.gate, i), s.load(self.up, i));
+            let (gate, up) = (s.load(self.gate, i), s.load(self.up, i));
+            let value = match self.act {
+                Activation::Silu => s.mul(s.mul(gate, sigmoid(s, gate)), up),
+                Activation::Situ { beta, linear_beta } => situ(s, gate, up, (beta, linear_beta)),
+            };
             s.store(self.gate, i, value);
         }
     }

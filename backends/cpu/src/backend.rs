@@ -65,7 +65,14 @@ impl CpuBackend {
         let info = DeviceInfo {
             name: format!("cpu, {threads} threads, {level:?}"),
             memory_bytes: options.memory_bytes.unwrap_or_else(memory::available_bytes),
-            formats: vec![QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4],
+            formats: vec![
+                QuantFormat::F32,
+                QuantFormat::Bf16,
+                QuantFormat::F16,
+                QuantFormat::Mxfp4,
+                QuantFormat::Int8,
+                QuantFormat::Int4,
+            ],
         };
         Ok(CpuBackend { pool, level, kda_prefill: options.kda_prefill, scratch: Scratch::default(), info })
     }

@@ -12,8 +12,8 @@ use crate::tensor::CpuTensor;
 /// `out[i] = table[ids[i]]`.
 pub(crate) fn embed(cpu: &CpuBackend, op: Embed<'_, CpuTensor>) -> Result<(), BackendError> {
     let (vocabulary, width) = op.dims()?;
-    if op.table.format == QuantFormat::Mxfp4 {
-        return Err(BackendError::Unsupported { op: "embed", what: "an MXFP4 table".to_owned() });
+    if !op.table.format.is_float() {
+        return Err(BackendError::Unsupported { op: "embed", what: format!("a table in {:?}", op.table.format) });
     }
     let ids = &op.ids.u32()?[..op.rows];
     check_below(("embed", "ids"), ids, vocabulary)?;
@@ -62,7 +62,9 @@ impl Kernel for Widen<'_> {
         match self.format {
             QuantFormat::Bf16 => self.widen::<S, Bf16>(s),
             QuantFormat::F16 => self.widen::<S, F16>(s),
-            QuantFormat::F32 | QuantFormat::Mxfp4 => self.widen::<S, F32>(s),
+            QuantFormat::F32 => self.widen::<S, F32>(s),
+            // Refused by `embed`.
+            QuantFormat::Mxfp4 | QuantFormat::Int8 | QuantFormat::Int4 => {}
         }
     }
 }

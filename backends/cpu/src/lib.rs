@@ -1,4 +1,6 @@
-//! The native CPU backend: weights as they are stored, activations in `f32`, one parallel loop per operation.
+//! The native CPU backend: weights as they are stored, activations in `f32`, one parallel loop per operation. Products
+//! take activations in the form that the hardware multiplies fastest ([`prepared`]): two bfloat16 halves on AMX tiles,
+//! bytes for matrices of whole numbers, else `f32`.
 //!
 //! Law: the result of a row depends on that row and the history of its sequence alone, bit for bit, whatever the batch,
 //! the chunking and the number of threads; only the SIMD level changes bits. Every reduction therefore has one order.
@@ -9,13 +11,17 @@
 
 mod activation;
 mod backend;
-mod bandwidth;
+mod byte_rows;
 mod cores;
 mod embed;
+mod int_product;
+#[cfg(target_arch = "x86_64")]
+mod int_tiles;
 mod kda;
 mod kda_chunk;
 mod kda_head;
 mod kda_replay;
+mod limits;
 mod linear;
 mod matrix;
 mod memory;
@@ -24,6 +30,7 @@ mod mla_attend;
 mod moe;
 mod norm;
 mod pool;
+mod prepared;
 mod product;
 mod residual;
 mod route;
@@ -32,10 +39,17 @@ mod sample;
 mod scratch;
 mod select;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+mod split;
 mod tensor;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_decode;
+#[cfg(target_arch = "x86_64")]
+mod tile_product;
 
 pub use backend::{CpuBackend, CpuOptions, KdaPrefill};
+pub use limits::CpuLimits;
 pub use pool::Pinning;
 pub use simd::SimdLevel;
 pub use tensor::CpuTensor;

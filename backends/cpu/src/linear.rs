@@ -6,13 +6,16 @@ use perilune_backend::{BackendError, Linear, Write};
 
 use crate::CpuBackend;
 use crate::matrix::Matrix;
+use crate::prepared::Prepared;
 use crate::product::{Outputs, Pick, Product};
 use crate::tensor::{CpuTensor, Parted};
 
-/// Rows that one task takes at most: enough to hide the reading of the weights behind the arithmetic.
-const ROW_BLOCK: usize = 64;
+/// Values of rows that one task takes at most: they stay in the second-level cache.
+const ROW_VALUES: usize = 1 << 17;
+/// Rows that one task takes at most, and at least where there are as many.
+const ROW_BLOCKS: (usize, usize) = (32, 256);
 /// Output features of a block are a multiple of this, which fits every tile.
-const FEATURE_STEP: usize = 12;
+const FEATURE_STEP: usize = 48;
 /// Output features of a block at most, so that its weights stay in the second-level cache over the rows.
 const MAX_FEATURES: usize = 96;
 
@@ -33,19 +36,29 @@ pub(crate) fn linear(cpu: &CpuBackend, op: Linear<'_, '_, CpuTensor>) -> Result<
     for part in op.parts.iter_mut() {
         parts.push(Part { weight: Matrix::of(part.weight), out: part.out.parted()?, write: part.write });
     }
+    let formats = parts.iter().map(|part| part.weight.format);
+    let prepared = Prepared::new(cpu, (x, dims.in_features), (Pick::From(0), rows), formats)?;
     let blocks = feature_blocks(parts.iter().map(|p| p.weight.out_features), cpu.num_threads());
-    let row_blocks = rows.div_ceil(ROW_BLOCK);
+    let row_block = row_block(dims.in_features);
+    let row_blocks = rows.div_ceil(row_block);
     let work = rows * dims.in_features * dims.total_out;
-    cpu.parallel(blocks.len() * row_blocks, work, |_, task| {
+    cpu.parallel(blocks.len() * row_blocks, work, |thread, task| {
         let (part, range) = &blocks[task / row_blocks];
         let part = &parts[*part];
-        let first = task % row_blocks * ROW_BLOCK;
+        let first = task % row_blocks * row_block;
         let pick = Pick::From(first);
         let out =
             Outputs { data: &part.out, width: part.weight.out_features, column: range.start, pick, write: part.write };
-        let rows = ROW_BLOCK.min(rows - first);
-        cpu.level().run(Product { rows, x, pick, weight: part.weight, range: range.clone(), out });
+        let rows = row_block.min(rows - first);
+        let product = Product { rows, x, pick, weight: part.weight, range: range.clone(), out };
+        prepared.multiply(&product, first, thread);
     })
+}
+
+/// Rows that one task takes.
+pub(crate) fn row_block(width: usize) -> usize {
+    let (least, most) = ROW_BLOCKS;
+    (ROW_VALUES / width.max(1)).clamp(least, most) / least * least
 }
 
 /// Cuts the output features of several matrices into blocks, a few for every thread: `(matrix, features)`.

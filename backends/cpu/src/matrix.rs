@@ -28,6 +28,18 @@ impl RowPtr {
     pub(crate) fn plain(data: &[u8]) -> RowPtr {
         RowPtr { data: data.as_ptr(), scales: std::ptr::null() }
     }
+
+    /// Its first byte.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn data(&self) -> *const u8 {
+        self.data
+    }
+
+    /// Its first scale.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn scales(&self) -> *const u8 {
+        self.scales
+    }
 }
 
 impl<'a> Matrix<'a> {
@@ -42,7 +54,21 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Row `o`.
+    /// Scales of some rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn scales(&self, rows: std::ops::Range<usize>) -> &'a [u8] {
+        let groups = self.scales.len() / self.out_features;
+        &self.scales[rows.start * groups..rows.end * groups]
+    }
+
+    /// Data and scales from a feature on that begins sixteen of them, in a format of whole numbers.
+    pub(crate) fn int_block(&self, feature: usize) -> (&'a [u8], &'a [u8]) {
+        let width = self.data.len() / self.out_features;
+        let scales = self.scales.len() / self.out_features;
+        (&self.data[feature * width..], &self.scales[feature * scales..])
+    }
+
+    /// Row `o` in a format whose rows lie one after the other.
     #[inline(always)]
     pub(crate) fn row(&self, o: usize) -> RowPtr {
         let width = self.data.len() / self.out_features;

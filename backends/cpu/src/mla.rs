@@ -35,6 +35,9 @@ struct Query<'a> {
 /// Appends latents, then attends.
 pub(crate) fn mla(cpu: &CpuBackend, op: Mla<'_, CpuTensor>) -> Result<(), BackendError> {
     let num_blocks = op.dims()?;
+    if op.params.kv_b.format.is_int() {
+        return Err(BackendError::Unsupported { op: "mla", what: format!("kv_b in {:?}", op.params.kv_b.format) });
+    }
     let runs = runs("mla", &op.segments, op.q.spec().shape.rows())?;
     let tables = block_tables(&op, &runs, num_blocks)?;
     let mut queries = Vec::new();
@@ -205,6 +208,8 @@ impl Kernel for Absorb<'_> {
             QuantFormat::Bf16 => self.all::<S, Bf16>(s),
             QuantFormat::F16 => self.all::<S, F16>(s),
             QuantFormat::Mxfp4 => self.all::<S, Mxfp4>(s),
+            // Refused by `mla`.
+            QuantFormat::Int8 | QuantFormat::Int4 => {}
         }
     }
 }

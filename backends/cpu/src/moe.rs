@@ -8,6 +8,7 @@ use crate::CpuBackend;
 use crate::activation::Activate;
 use crate::linear::feature_blocks;
 use crate::matrix::Matrix;
+use crate::prepared::Prepared;
 use crate::product::{Outputs, Pick, Product};
 use crate::runs::fault;
 use crate::simd::{Kernel, Simd};
@@ -100,7 +101,10 @@ impl Layer<'_> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
         let blocks = feature_blocks(grouped.active.iter().map(|_| inner), self.cpu.num_threads());
         let work = grouped.rows.len() * width * inner * 2;
-        self.cpu.parallel(blocks.len(), work, |_, task| {
+        let formats = self.experts.iter().flat_map(|expert| [expert.gate.format, expert.up.format]);
+        let all = Pick::Listed(&grouped.rows);
+        let prepared = Prepared::new(self.cpu, (self.x, width), (all, grouped.rows.len()), formats)?;
+        self.cpu.parallel(blocks.len(), work, |thread, task| {
             let (index, range) = &blocks[task];
             let (expert, choices) = &grouped.active[*index];
             let expert = &self.experts[*expert];
@@ -108,7 +112,8 @@ impl Layer<'_> {
                 let pick = Pick::Listed(&grouped.rows[choices.clone()]);
                 let (rows, weight) = (choices.len(), Matrix::of(weight));
                 let out = self.outputs(data, (inner, range.start), choices.start);
-                self.cpu.level().run(Product { rows, x: self.x, pick, weight, range: range.clone(), out });
+                let product = Product { rows, x: self.x, pick, weight, range: range.clone(), out };
+                prepared.multiply(&product, choices.start, thread);
             }
             for choice in choices.clone() {
                 let part = choice * inner + range.start..choice * inner + range.end;
@@ -123,13 +128,16 @@ impl Layer<'_> {
     fn down(&self, grouped: &Grouped, hidden: &[f32], down: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
         let blocks = feature_blocks(grouped.active.iter().map(|_| width), self.cpu.num_threads());
-        self.cpu.parallel(blocks.len(), grouped.rows.len() * width * inner, |_, task| {
+        let (all, formats) = (Pick::From(0), self.experts.iter().map(|expert| expert.down.format));
+        let prepared = Prepared::new(self.cpu, (hidden, inner), (all, grouped.rows.len()), formats)?;
+        self.cpu.parallel(blocks.len(), grouped.rows.len() * width * inner, |thread, task| {
             let (index, range) = &blocks[task];
             let (expert, choices) = &grouped.active[*index];
             let weight = Matrix::of(&self.experts[*expert].down);
             let (rows, pick) = (choices.len(), Pick::From(choices.start));
             let out = self.outputs(down, (width, range.start), choices.start);
-            self.cpu.level().run(Product { rows, x: hidden, pick, weight, range: range.clone(), out });
+            let product = Product { rows, x: hidden, pick, weight, range: range.clone(), out };
+            prepared.multiply(&product, choices.start, thread);
         })
     }
 

@@ -40,6 +40,7 @@ pub(crate) struct Outputs<'a> {
 }
 
 /// One block. Nobody else may touch its outputs while it runs.
+#[derive(Clone)]
 pub(crate) struct Product<'a> {
     /// Rows, at least 1.
     pub(crate) rows: usize,
@@ -63,11 +64,25 @@ impl Kernel for Product<'_> {
             QuantFormat::Bf16 => self.all::<S, Bf16>(s),
             QuantFormat::F16 => self.all::<S, F16>(s),
             QuantFormat::Mxfp4 => self.all::<S, Mxfp4>(s),
+            // Their products need rounded rows (`Prepared`); without them nothing must look like a result.
+            QuantFormat::Int8 | QuantFormat::Int4 => {
+                (0..self.rows)
+                    .for_each(|row| self.range.clone().for_each(|o| self.put(row, o - self.range.start, &[f32::NAN])));
+            }
         }
     }
 }
 
 impl Product<'_> {
+    /// The product of some of its features.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let mut part = self.clone();
+        part.out.column += range.start - self.range.start;
+        part.range = range;
+        part
+    }
+
     #[inline(always)]
     fn all<S: Simd, F: Format>(&self, s: S) {
         let max_rows = if S::WIDE { MAX_TILE_ROWS } else { 4 };
@@ -107,8 +122,9 @@ impl Product<'_> {
         }
     }
 
+    /// Hands out the results of a row from one column on.
     #[inline(always)]
-    fn put(&self, row: usize, column: usize, sums: &[f32]) {
+    pub(crate) fn put(&self, row: usize, column: usize, sums: &[f32]) {
         let start = self.out.pick.get(row) * self.out.width + self.out.column + column;
         // SAFETY: the block owns its outputs.
         let out = unsafe { self.out.data.part(start..start + sums.len()) };

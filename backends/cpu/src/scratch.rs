@@ -68,6 +68,43 @@ impl DerefMut for Loan<'_> {
     }
 }
 
+/// A part of one buffer for every thread of a loop.
+pub(crate) struct ThreadScratch<'a> {
+    data: *mut f32,
+    per_thread: usize,
+    /// Keeps the buffer.
+    loan: Loan<'a>,
+}
+
+/// SAFETY: threads use parts of their own, by the promise of [`ThreadScratch::of`].
+unsafe impl Sync for ThreadScratch<'_> {}
+/// SAFETY: it owns its buffer.
+unsafe impl Send for ThreadScratch<'_> {}
+
+impl<'a> ThreadScratch<'a> {
+    /// `per_thread` values for each of `threads`.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(crate) fn new(home: &'a Scratch, threads: usize, per_thread: usize) -> Result<Self, BackendError> {
+        // Parts begin on cache lines, as the buffer does.
+        let per_thread = per_thread.next_multiple_of(16);
+        let mut loan = home.take(threads * per_thread)?;
+        Ok(ThreadScratch { data: loan.as_mut_ptr(), per_thread, loan })
+    }
+
+    /// The part of one thread, with any contents.
+    ///
+    /// # Safety
+    /// No two borrows of the same thread's part may be alive at once.
+    #[allow(clippy::mut_from_ref)] // this is the type's purpose
+    pub(crate) unsafe fn of(&self, thread: usize) -> &mut [f32] {
+        assert!((thread + 1) * self.per_thread <= self.loan.len, "thread {thread}");
+        // SAFETY: in bounds, and borrowed once by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(thread * self.per_thread), self.per_thread) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -101,10 +101,14 @@ impl CpuTensor {
     }
 }
 
-/// A heap allocation on a cache line.
+/// A heap allocation with room to begin on a cache line.
+///
+/// Asked of the allocator without that alignment: zeros with a larger alignment than its own are written one by one,
+/// zeros without are fresh pages of the system, which cost nothing until they are used.
 struct AlignedBytes {
     data: NonNull<u8>,
     len: usize,
+    base: NonNull<u8>,
     layout: Layout,
 }
 
@@ -117,11 +121,14 @@ impl AlignedBytes {
     fn zeros(spec: &TensorSpec) -> Result<AlignedBytes, BackendError> {
         let size = spec.size_bytes();
         let refused = || BackendError::OutOfMemory { requested_bytes: size, what: spec.to_string() };
-        // At least one byte, so that there is always an allocation.
-        let layout = Layout::from_size_align(size.max(1), ALIGN).map_err(|_| refused())?;
+        let room = size.checked_add(ALIGN).ok_or_else(refused)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| refused())?;
         // SAFETY: the size is not 0.
-        let data = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(AlignedBytes { data, len: size, layout })
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let gap = (base.as_ptr() as usize).next_multiple_of(ALIGN) - base.as_ptr() as usize;
+        // SAFETY: the gap is below `ALIGN`, so that `size` bytes after it lie in the allocation.
+        let data = unsafe { base.add(gap) };
+        Ok(AlignedBytes { data, len: size, base, layout })
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -138,7 +145,7 @@ impl AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout and not yet freed.
-        unsafe { dealloc(self.data.as_ptr(), self.layout) }
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
@@ -194,6 +201,15 @@ mod tests {
         tensor.elements_mut::<f32>().unwrap()[0] = 9.0;
         assert_eq!(tensor.f32().unwrap(), [9.0, 2.0, 3.0, 4.0]);
         assert_eq!(host.to_f32()[0], 1.0);
+    }
+
+    #[test]
+    fn owned_tensors_begin_on_a_cache_line() {
+        for len in [0, 1, 17, 1 << 20] {
+            let tensor = CpuTensor::zeros(&TensorSpec::f32([len])).unwrap();
+            assert!((tensor.bytes().as_ptr() as usize).is_multiple_of(ALIGN));
+            assert!(tensor.f32().unwrap().iter().all(|value| *value == 0.0));
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ level!(scalar, SimdLevel::Scalar);
 level!(avx2, SimdLevel::Avx2);
 #[cfg(target_arch = "x86_64")]
 level!(avx512, SimdLevel::Avx512);
+#[cfg(target_arch = "x86_64")]
+level!(amx, SimdLevel::Amx);
 #[cfg(target_arch = "aarch64")]
 level!(neon, SimdLevel::Neon);
 

@@ -1,6 +1,6 @@
 //! A weight matrix on a device, in the format it is stored in.
 
-use perilune_tensor::{DType, MXFP4_GROUP, QuantFormat};
+use perilune_tensor::{DType, INT_FEATURES, INT_GROUP, MXFP4_GROUP, QuantFormat};
 
 use crate::{BackendError, DeviceTensor};
 
@@ -9,9 +9,9 @@ use crate::{BackendError, DeviceTensor};
 pub struct Weight<T> {
     /// How `data` and `scales` are to be read.
     pub format: QuantFormat,
-    /// `[out, in]` of the format's element type; MXFP4: `U8 [out, in/2]`.
+    /// `[out, in]` of the format's element type; MXFP4, Int4: `U8 [out, in/2]`.
     pub data: T,
-    /// MXFP4: `U8 [out, in/32]`; else `None`.
+    /// MXFP4: `U8 [out, in/32]`; Int8, Int4: `BF16 [out, in/32]`; else `None`.
     pub scales: Option<T>,
 }
 
@@ -23,8 +23,7 @@ impl<T: DeviceTensor> Weight<T> {
 
     /// Number of input features.
     pub fn in_features(&self) -> usize {
-        let width = self.data.spec().shape.width();
-        if self.format == QuantFormat::Mxfp4 { width * 2 } else { width }
+        self.data.spec().shape.width() * self.format.columns_per_element()
     }
 
     /// Checks that data and scales have the shapes their format asks for.
@@ -32,25 +31,28 @@ impl<T: DeviceTensor> Weight<T> {
     /// # Errors
     /// `Mismatch`, naming `op`.
     pub fn check(&self, op: &'static str) -> Result<(), BackendError> {
-        let (dtype, wants_scales) = match self.format {
-            QuantFormat::F32 => (DType::F32, false),
-            QuantFormat::Bf16 => (DType::Bf16, false),
-            QuantFormat::F16 => (DType::F16, false),
-            QuantFormat::Mxfp4 => (DType::U8, true),
-        };
+        let dtype = self.format.dtype();
         let mismatch = |field, found: String, expected: String| BackendError::Mismatch { op, field, found, expected };
         let spec = self.data.spec();
-        if spec.dtype != dtype || spec.shape.dims().len() != 2 {
-            return Err(mismatch("weight.data", spec.to_string(), format!("{dtype} of two dimensions")));
+        let whole = !self.format.is_int() || self.out_features().is_multiple_of(INT_FEATURES);
+        if spec.dtype != dtype || spec.shape.dims().len() != 2 || !whole {
+            let rows = if whole { "" } else { ", rows in sixteens" };
+            return Err(mismatch("weight.data", spec.to_string(), format!("{dtype} of two dimensions{rows}")));
         }
+        let (scale_dtype, group) = match self.format {
+            QuantFormat::Mxfp4 => (DType::U8, MXFP4_GROUP),
+            QuantFormat::Int8 | QuantFormat::Int4 => (DType::Bf16, INT_GROUP),
+            QuantFormat::F32 | QuantFormat::Bf16 | QuantFormat::F16 if self.scales.is_none() => return Ok(()),
+            QuantFormat::F32 | QuantFormat::Bf16 | QuantFormat::F16 => {
+                return Err(mismatch("weight.scales", format!("{:?}", self.scales), "none".into()));
+            }
+        };
+        let wanted = [self.out_features(), self.in_features() / group];
         let scales = self.scales.as_ref().map(|s| s.spec());
-        let wanted = wants_scales.then(|| [self.out_features(), self.in_features().div_ceil(MXFP4_GROUP)]);
-        let found = scales.map(|s| s.shape.dims().to_vec());
-        let fits = found.as_deref() == wanted.as_ref().map(|w| w.as_slice())
-            && scales.is_none_or(|s| s.dtype == DType::U8)
-            && (!wants_scales || self.in_features().is_multiple_of(MXFP4_GROUP));
-        if !fits {
-            return Err(mismatch("weight.scales", format!("{scales:?}"), format!("U8 {wanted:?}, whole groups of 32")));
+        let fits = scales.is_some_and(|s| s.dtype == scale_dtype && s.shape.dims() == wanted.as_slice());
+        if !fits || !self.in_features().is_multiple_of(group) {
+            let expected = format!("{scale_dtype} {wanted:?}, whole groups of {group}");
+            return Err(mismatch("weight.scales", format!("{scales:?}"), expected));
         }
         Ok(())
     }

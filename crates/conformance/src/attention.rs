@@ -165,7 +165,7 @@ pub fn check_mla<B: Backend>(backend: &B) {
         v_head_dim,
         kv_lora_rank,
     };
-    let formats: Vec<QuantFormat> = rig.formats().into_iter().filter(|f| *f != QuantFormat::Mxfp4).collect();
+    let formats: Vec<QuantFormat> = rig.formats().into_iter().filter(|f| f.is_float()).collect();
     for dims in [dims(1, 1, 1, 1, 1), dims(2, 8, 4, 8, 16), dims(3, 33, 7, 19, 45), dims(2, 64, 32, 64, 128)] {
         for (i, block_size) in [1, 3, 16, 64, 128].into_iter().enumerate() {
             let format = formats[i % formats.len()];

@@ -5,13 +5,14 @@ use perilune_tensor::{QuantFormat, TensorSpec};
 
 use crate::attention::{Gated, MlaCase, MlaRun, MlaShape};
 use crate::kda::{Entry, KdaCase};
-use crate::rig::{Noise, Rig};
+use crate::rig::{Noise, Rig, fitting};
 
 /// A row alone gives the bits that it gives in a batch of any size, at any place.
 pub fn check_bits_linear<B: Backend>(backend: &B) {
     let rig = Rig(backend);
     for format in rig.formats() {
         for (inp, out) in [(32, 5), (96, 40), (160, 301)] {
+            let [out, inp] = fitting(format, [out, inp]);
             let mut noise = Noise::new(inp as u64);
             let (weight, _) = rig.weight(format, [out, inp], &mut noise);
             let x = noise.row(70 * inp, 1.0);

@@ -1,8 +1,9 @@
 //! What all checks need: deterministic values, tensors on the device and back, random sizes, comparison.
 
 use perilune_backend::{Backend, Weight};
+use perilune_reference::int_groups::Bits;
 use perilune_reference::mxfp4;
-use perilune_tensor::{DType, HostTensor, QuantFormat, Shape, TensorSpec};
+use perilune_tensor::{DType, HostTensor, INT_FEATURES, INT_GROUP, MXFP4_GROUP, QuantFormat, Shape, TensorSpec};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
@@ -95,8 +96,11 @@ impl<B: Backend> Rig<'_, B> {
     ) -> (Weight<B::Tensor>, Vec<f32>) {
         let [out, inp] = size;
         let scale = (3.0 / inp.max(1) as f32).sqrt();
-        if format == QuantFormat::Mxfp4 {
-            return self.mxfp4(size, noise);
+        match format {
+            QuantFormat::Mxfp4 => return self.mxfp4(size, noise),
+            QuantFormat::Int8 => return self.int((format, Bits::Eight), size, noise),
+            QuantFormat::Int4 => return self.int((format, Bits::Four), size, noise),
+            _ => {}
         }
         let exact = noise.row(out * inp, scale);
         let (dtype, bytes): (DType, Vec<u8>) = match format {
@@ -125,6 +129,45 @@ impl<B: Backend> Rig<'_, B> {
         let (data, scales) = (bytes(inp / 2, packed), Some(bytes(inp / 32, scales)));
         (Weight { format: QuantFormat::Mxfp4, data, scales }, values)
     }
+}
+
+impl<B: Backend> Rig<'_, B> {
+    fn int(
+        &self,
+        (format, bits): (QuantFormat, Bits),
+        [out, inp]: [usize; 2],
+        noise: &mut Noise,
+    ) -> (Weight<B::Tensor>, Vec<f32>) {
+        let width = inp / format.columns_per_element();
+        let data: Vec<u8> = (0..out * width).map(|_| noise.bits() as u8).collect();
+        // Numbers drawn evenly have a deviation of about 74 or 4.6.
+        let unit = if bits == Bits::Eight { 74.0 } else { 4.6 } * (inp.max(1) as f32).sqrt();
+        let scales: Vec<half::bf16> =
+            (0..out * inp / INT_GROUP).map(|_| half::bf16::from_f32((1.0 + noise.unit() / 2.0) / unit)).collect();
+        let words: Vec<u16> = scales.iter().map(|scale| scale.to_bits()).collect();
+        let values = perilune_reference::int_groups::dequantize(bits, &data, &words, inp);
+        let upload = |dtype, shape: [usize; 2], bytes: Vec<u8>| {
+            let host = HostTensor::from_vec(TensorSpec::new(dtype, shape), bytes);
+            self.0.upload(&host.expect("as many bytes as needed")).unwrap()
+        };
+        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let scales = upload(DType::Bf16, [out, inp / INT_GROUP], scales);
+        (Weight { format, data: upload(DType::U8, [out, width], data), scales: Some(scales) }, values)
+    }
+}
+
+/// The nearest larger size of a matrix that the format can have.
+pub(crate) fn fitting(format: QuantFormat, [out, inp]: [usize; 2]) -> [usize; 2] {
+    match format {
+        QuantFormat::Mxfp4 => [out, inp.next_multiple_of(MXFP4_GROUP)],
+        QuantFormat::Int8 | QuantFormat::Int4 => [out.next_multiple_of(INT_FEATURES), inp.next_multiple_of(INT_GROUP)],
+        _ => [out, inp],
+    }
+}
+
+/// What a product in a format may be off by: with whole-number formats a backend may round activations to bytes.
+pub(crate) fn tolerance(format: QuantFormat, exact: f32) -> f32 {
+    if format.is_int() { 2e-2 } else { exact }
 }
 
 /// Panics unless the values agree within `tolerance` of the larger of 1 and the largest magnitude wanted.

@@ -5,6 +5,7 @@
 //! backend.
 
 pub mod activation;
+pub mod int_groups;
 pub mod kda;
 pub mod kda_chunk;
 pub mod kda_replay;

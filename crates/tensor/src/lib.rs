@@ -7,7 +7,7 @@ mod host;
 mod shape;
 mod token;
 
-pub use dtype::{DType, MXFP4_GROUP, QuantFormat};
+pub use dtype::{DType, INT_FEATURES, INT_GROUP, MXFP4_GROUP, QuantFormat};
 pub use host::{HostBytes, HostTensor};
 pub use shape::{Shape, TensorSpec};
 pub use token::TokenId;

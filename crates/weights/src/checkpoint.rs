@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use perilune_config::ModelConfig;
 use perilune_tensor::{DType, HostTensor, QuantFormat, Shape, TensorSpec};
 
-use crate::{Expected, WeightSource, WeightsError, expected_tensors};
+use crate::quantize::quantize;
+use crate::{Expected, Quantize, WeightSource, WeightsError, expected_tensors};
 
 /// Prefix of every text tensor in checkpoints that also hold a vision tower.
 const PREFIX: &str = "language_model.";
@@ -41,6 +42,7 @@ pub struct Checkpoint<'a> {
     stored: HashMap<String, Stored>,
     ignored: Vec<String>,
     bytes: u64,
+    quantize: Option<Quantize>,
 }
 
 /// Where a tensor or packed matrix lies.
@@ -57,7 +59,7 @@ impl<'a> Checkpoint<'a> {
     /// `Missing`, `Mismatch`, `Unexpected`, each naming the tensor.
     pub fn open(source: &'a dyn WeightSource, config: &ModelConfig) -> Result<Self, WeightsError> {
         let prefix = if source.contains(&format!("{PREFIX}model.embed_tokens.weight")) { PREFIX } else { "" };
-        let mut this = Checkpoint { source, stored: HashMap::new(), ignored: Vec::new(), bytes: 0 };
+        let mut this = Checkpoint { source, stored: HashMap::new(), ignored: Vec::new(), bytes: 0, quantize: None };
         for expected in expected_tensors(config) {
             let stored = this.resolve(&expected, prefix)?;
             this.stored.insert(expected.name, stored);
@@ -71,7 +73,23 @@ impl<'a> Checkpoint<'a> {
         &self.ignored
     }
 
-    /// Bytes of the model's tensors as they are stored.
+    /// The same model with its matrices rounded as they are asked for; also how many of them that will be.
+    pub fn quantized(mut self, quantize: Quantize) -> (Self, usize) {
+        let mut count = 0;
+        for (name, stored) in &self.stored {
+            let Stored::Plain(place) = stored else { continue };
+            let Some(spec) = self.source.spec(place) else { continue };
+            let (Ok(format), [out, inp]) = (plain_format(place, &spec), spec.shape.dims()) else { continue };
+            if let Some(format) = quantize.format(name, format, [*out, *inp]) {
+                self.bytes = self.bytes - spec.size_bytes() as u64 + format.matrix_bytes(*out, *inp) as u64;
+                count += 1;
+            }
+        }
+        self.quantize = Some(quantize);
+        (self, count)
+    }
+
+    /// Bytes of the model's tensors as they are stored, or as they will be once rounded.
     pub fn size_bytes(&self) -> u64 {
         self.bytes
     }
@@ -91,11 +109,18 @@ impl<'a> Checkpoint<'a> {
         self.stored.values().filter(|stored| matches!(stored, Stored::Packed { .. })).count()
     }
 
-    /// A matrix by its published name.
+    /// A matrix by its published name, rounded where [`Checkpoint::quantized`] asked for it.
     ///
     /// # Errors
     /// `Missing` for a name the model does not have.
     pub fn matrix(&self, name: &str) -> Result<HostWeight, WeightsError> {
+        let host = self.stored_matrix(name)?;
+        let (Some(rule), [out, inp]) = (self.quantize, host.data.spec().shape.dims()) else { return Ok(host) };
+        let format = rule.format(name, host.format, [*out, *inp]);
+        Ok(format.and_then(|format| quantize(&host, format)).unwrap_or(host))
+    }
+
+    fn stored_matrix(&self, name: &str) -> Result<HostWeight, WeightsError> {
         match self.place(name)? {
             Stored::Plain(stored) => {
                 let data = self.source.get(stored)?;

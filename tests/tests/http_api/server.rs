@@ -150,6 +150,7 @@ pub fn demo_options() -> LoadOptions {
         prefixes: Prefixes::Keep,
         host_cache_bytes: None,
         checkpoint_interval: None,
+        quantize: None,
         weight_check: WeightCheck::Off,
         token_ids_only: false,
     }

@@ -65,13 +65,17 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
 /// `beta tanh(g / beta) σ(g) · linear_beta tanh(u / linear_beta)`; without `linear_beta` the second factor is `u`.
 #[inline(always)]
 pub(crate) fn situ<S: Simd>(s: S, g: S::V, u: S::V, betas: (f32, Option<f32>)) -> S::V {
-    let soft_cap = |x, cap: f32| s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
-    let left = s.mul(soft_cap(g, betas.0), sigmoid(s, g));
-    let right = match betas.1 {
-        Some(cap) => soft_cap(u, cap),
-        None => u,
-    };
-    s.mul(left, right)
+    let left = s.mul(soft_cap(s, g, betas.0), sigmoid(s, g));
+    match betas.1 {
+        Some(cap) => s.mul(left, soft_cap(s, u, cap)),
+        None => s.mul(left, u),
+    }
+}
+
+/// `cap tanh(x / cap)`.
+#[inline(always)]
+fn soft_cap<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
+    s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))))
 }
 
 /// `Σ_i a_i b_i` over the shorter length.

@@ -7,9 +7,12 @@
 //! Results depend on the level (lane count, fused or unfused multiply-add) and on nothing else.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod byte_dot;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -33,12 +36,14 @@ pub enum SimdLevel {
     Avx2,
     /// 512-bit AVX-512F (x86-64).
     Avx512,
+    /// AVX-512, and AMX tiles for products with bfloat16 and MXFP4 matrices (x86-64, Linux).
+    Amx,
 }
 
 impl SimdLevel {
     /// The levels this processor can run, slowest first.
     pub fn available() -> Vec<SimdLevel> {
-        let all = [SimdLevel::Scalar, SimdLevel::Neon, SimdLevel::Avx2, SimdLevel::Avx512];
+        let all = [SimdLevel::Scalar, SimdLevel::Neon, SimdLevel::Avx2, SimdLevel::Avx512, SimdLevel::Amx];
         all.into_iter().filter(|level| level.is_available()).collect()
     }
 
@@ -60,6 +65,7 @@ impl SimdLevel {
             SimdLevel::Neon => false,
             SimdLevel::Avx2 => avx2,
             SimdLevel::Avx512 => avx2 && is_x86_feature_detected!("avx512f"),
+            SimdLevel::Amx => avx2 && amx::is_available(),
         }
     }
 
@@ -78,7 +84,7 @@ impl SimdLevel {
         match self {
             // SAFETY: `choose` hands out a level only where the processor has its instructions.
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512 => unsafe { avx512::enter(kernel) },
+            SimdLevel::Avx512 | SimdLevel::Amx => unsafe { avx512::enter(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2 => unsafe { avx2::enter(kernel) },

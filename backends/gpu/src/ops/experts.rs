@@ -44,7 +44,7 @@ fn common_weights<D: Driver>(experts: &[Expert<GpuTensor<D>>]) -> Result<Weights
     let mut formats = experts.iter().flat_map(|e| [e.gate.format, e.up.format, e.down.format]);
     let first = formats.next();
     match first {
-        Some(format) if formats.all(|f| f == format) => Ok(weights(format)),
+        Some(format) if formats.all(|f| f == format) => weights("moe_experts", format),
         _ => Err(BackendError::Unsupported { op: "moe_experts", what: "experts of several formats in a layer".into() }),
     }
 }

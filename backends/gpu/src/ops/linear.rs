@@ -1,11 +1,11 @@
 //! Matrix products: the parts of a call in one launch per storage format.
 
 use perilune_backend::{BackendError, Linear, LinearPart, Write};
+use perilune_kernels_dsl::Weights;
 use perilune_kernels_dsl::linear::{self, LinearProblem};
-use perilune_kernels_dsl::{Element, Weights};
 use perilune_tensor::QuantFormat;
 
-use super::buffer;
+use super::{buffer, element};
 use crate::launcher::{Argument, Arguments};
 use crate::tables::Spread;
 use crate::{Driver, Gpu, GpuTensor, Region};
@@ -15,25 +15,29 @@ pub(crate) fn linear<D: Driver>(gpu: &Gpu<D>, op: Linear<'_, '_, GpuTensor<D>>) 
     if op.rows == 0 {
         return Ok(());
     }
-    for format in [QuantFormat::F32, QuantFormat::Bf16, QuantFormat::F16, QuantFormat::Mxfp4] {
+    let mut formats: Vec<QuantFormat> = Vec::new();
+    for part in op.parts.iter() {
+        if !formats.contains(&part.weight.format) {
+            formats.push(part.weight.format);
+        }
+    }
+    for format in formats {
         let parts: Vec<&LinearPart<'_, GpuTensor<D>>> =
             op.parts.iter().filter(|p| p.weight.format == format && p.weight.out_features() > 0).collect();
         if parts.is_empty() {
             continue;
         }
-        let outs = parts.iter().map(|p| p.weight.out_features()).collect();
-        pass(gpu, op.x, (&LinearProblem { rows: op.rows, inputs, outs, weights: weights(format) }, &parts))?;
+        let (rows, outs) = (op.rows, parts.iter().map(|p| p.weight.out_features()).collect());
+        pass(gpu, op.x, (&LinearProblem { rows, inputs, outs, weights: weights("linear", format)? }, &parts))?;
     }
     Ok(())
 }
 
 /// How kernels call a format.
-pub(crate) fn weights(format: QuantFormat) -> Weights {
+pub(crate) fn weights(op: &'static str, format: QuantFormat) -> Result<Weights, BackendError> {
     match format {
-        QuantFormat::F32 => Weights::Plain(Element::F32),
-        QuantFormat::Bf16 => Weights::Plain(Element::Bf16),
-        QuantFormat::F16 => Weights::Plain(Element::F16),
-        QuantFormat::Mxfp4 => Weights::Mxfp4,
+        QuantFormat::Mxfp4 => Ok(Weights::Mxfp4),
+        plain => Ok(Weights::Plain(element(op, plain)?)),
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) fn element(op: &'static str, format: QuantFormat) -> Result<Element, 
         QuantFormat::F32 => Ok(Element::F32),
         QuantFormat::Bf16 => Ok(Element::Bf16),
         QuantFormat::F16 => Ok(Element::F16),
-        QuantFormat::Mxfp4 => Err(BackendError::Unsupported { op, what: "an MXFP4 table".into() }),
+        QuantFormat::Mxfp4 | QuantFormat::Int8 | QuantFormat::Int4 => {
+            Err(BackendError::Unsupported { op, what: format!("a matrix in {format:?}") })
+        }
     }
 }

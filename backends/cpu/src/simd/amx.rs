@@ -1,0 +1,325 @@
+//! Matrix tiles (AMX): eight registers of 16 rows of 64 bytes, multiplied whole.
+//!
+//! The loops are assembly, as the tile registers have no types. Each loop is one block that loads its sums, adds and
+//! stores them again, so that nothing lives in a tile between two blocks but the configuration.
+//!
+//! A tile product adds up one result at a time, in the order of the columns, and treats both factors alike: the bits of
+//! a result depend neither on the other rows of the tile nor on which factor is called the first.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+/// Bytes of a row of a tile.
+pub(crate) const TILE_ROW_BYTES: usize = 64;
+/// Bytes of a tile.
+pub(crate) const TILE_BYTES: usize = TILE_ROWS * TILE_ROW_BYTES;
+
+/// Whether the processor multiplies tiles of bfloat16 and of bytes, and the system lets this process use them.
+pub(crate) fn is_available() -> bool {
+    /// AMX-BF16, AMX-TILE, AMX-INT8 of leaf 7.
+    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    /// OSXSAVE of leaf 1.
+    const OS_SAVES: u32 = 1 << 27;
+    let vectors = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    let vectors = vectors && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+    if !vectors || __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES != TILES || __cpuid(1).ecx & OS_SAVES == 0 {
+        return false;
+    }
+    // SAFETY: OSXSAVE was just checked.
+    (unsafe { saves_tiles() }) && ask_permission()
+}
+
+/// Whether the system saves tile registers when it switches threads.
+///
+/// # Safety
+/// The processor must have XSAVE, and the system must have enabled it.
+#[target_feature(enable = "xsave")]
+unsafe fn saves_tiles() -> bool {
+    /// Tile configuration and tile data.
+    const STATE: u64 = 1 << 17 | 1 << 18;
+    // SAFETY: the caller's promise.
+    (unsafe { _xgetbv(0) }) & STATE == STATE
+}
+
+/// Tile registers are large, so Linux saves them only for processes that asked.
+#[cfg(target_os = "linux")]
+fn ask_permission() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: this call takes two numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_permission() -> bool {
+    false
+}
+
+/// The tiles of this thread, set up. Dropping it clears them, so that a switch of threads need not save them.
+pub(crate) struct Tiles(());
+
+#[repr(C, align(64))]
+struct Configuration([u8; 64]);
+
+impl Tiles {
+    /// Tiles 0 to 3 for sums, 4 and 5 for the first factor, 6 and 7 for the second. Tiles 4 and 5 have rows of 64 bytes;
+    /// the others of `columns` four-byte elements, at most 16.
+    ///
+    /// # Safety
+    /// The level of the backend must be `Amx`.
+    pub(crate) unsafe fn set_up(columns: usize) -> Tiles {
+        let narrow = (4 * columns.min(TILE_ROWS)) as u8;
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for tile in 0..8 {
+            let is_first_factor = tile == 4 || tile == 5;
+            bytes[16 + 2 * tile] = if is_first_factor { TILE_ROW_BYTES as u8 } else { narrow };
+            bytes[48 + tile] = TILE_ROWS as u8;
+        }
+        // SAFETY: the caller's promise; palette 1 has eight tiles of 16 rows of 64 bytes.
+        unsafe { Self::load(bytes) }
+    }
+
+    /// Tile 0 for sums of 16 by 16, tile 4 for 16 rows of 32 bytes, tile 6 for 32 columns of 16 features, four in a row.
+    ///
+    /// # Safety
+    /// As [`Tiles::set_up`].
+    pub(crate) unsafe fn set_up_bytes() -> Tiles {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for (tile, rows, row_bytes) in [(0, 16, 64), (4, 16, 32), (6, 8, 64)] {
+            bytes[16 + 2 * tile] = row_bytes;
+            bytes[48 + tile] = rows;
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(bytes) }
+    }
+
+    unsafe fn load(bytes: [u8; 64]) -> Tiles {
+        let configuration = Configuration(bytes);
+        // SAFETY: the callers' promise; the tiles fit palette 1.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) configuration.0.as_ptr(), options(nostack, readonly, preserves_flags)) }
+        Tiles(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: a `Tiles` exists only where the processor has them.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// Tiles of the first factor, sixteen rows of a matrix, with rows of 64 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRun {
+    /// The first tile.
+    pub(crate) first: *const u8,
+    /// Bytes from a row of a tile to the next.
+    pub(crate) stride: usize,
+    /// Bytes from a tile to the next.
+    pub(crate) step: usize,
+    /// What to ask memory for meanwhile: a tile's worth of bytes for every tile, in rising order. Any address will do.
+    pub(crate) ahead: *const u8,
+}
+
+impl TileRun {
+    /// Bytes from the first tile of rows in memory to what is best asked for at the same time: measured, for rows of one
+    /// and two KiB. Sixteen rows at once are too many for the processor to foresee.
+    pub(crate) const AHEAD: usize = 4096;
+
+    /// Tiles that lie whole, one after the other, in a cache.
+    pub(crate) fn packed(first: *const u8) -> TileRun {
+        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES, ahead: first }
+    }
+
+    /// Tiles across sixteen rows of `row_bytes` that lie one after the other in memory.
+    pub(crate) fn across(first: *const u8, row_bytes: usize) -> TileRun {
+        TileRun { first, stride: row_bytes, step: TILE_ROW_BYTES, ahead: first.wrapping_add(Self::AHEAD) }
+    }
+}
+
+/// Tiles of the second factor in three parts, and how many there are of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    /// The first tile of each part.
+    pub(crate) first: [*const u8; 3],
+    /// Bytes of a row: as many as were set up.
+    pub(crate) row_bytes: usize,
+    /// Bytes from a tile to the next.
+    pub(crate) step: usize,
+    /// Number of tiles of a part.
+    pub(crate) count: usize,
+}
+
+/// `sums += Σ_i Σ_p a_i b_(p,i)` over tiles of bfloat16, the three parts of a tile before the next tile.
+///
+/// # Safety
+/// `a` and each part of `b` must hold `b.count` tiles of the shapes set up, `sums` one.
+#[inline(always)]
+pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Parts, sums: *mut f32) {
+    if b.count == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise; a prefetch may be of any address.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{sums} + {row}*1]",
+            "2:",
+            "prefetcht0 [{ahead} + 0]",
+            "prefetcht0 [{ahead} + 64]",
+            "prefetcht0 [{ahead} + 128]",
+            "prefetcht0 [{ahead} + 192]",
+            "prefetcht0 [{ahead} + 256]",
+            "prefetcht0 [{ahead} + 320]",
+            "prefetcht0 [{ahead} + 384]",
+            "prefetcht0 [{ahead} + 448]",
+            "prefetcht0 [{ahead} + 512]",
+            "prefetcht0 [{ahead} + 576]",
+            "prefetcht0 [{ahead} + 640]",
+            "prefetcht0 [{ahead} + 704]",
+            "prefetcht0 [{ahead} + 768]",
+            "prefetcht0 [{ahead} + 832]",
+            "prefetcht0 [{ahead} + 896]",
+            "prefetcht0 [{ahead} + 960]",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{high} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{middle} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm7",
+            "tileloadd tmm6, [{low} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "add {ahead}, 1024",
+            "add {a}, {a_step}",
+            "add {high}, {b_step}",
+            "add {middle}, {b_step}",
+            "add {low}, {b_step}",
+            "dec {count}",
+            "jnz 2b",
+            "tilestored [{sums} + {row}*1], tmm0",
+            sums = in(reg) sums,
+            row = in(reg) b.row_bytes,
+            a = inout(reg) a.first => _,
+            stride = in(reg) a.stride,
+            a_step = in(reg) a.step,
+            ahead = inout(reg) a.ahead => _,
+            high = inout(reg) b.first[0] => _,
+            middle = inout(reg) b.first[1] => _,
+            low = inout(reg) b.first[2] => _,
+            b_step = in(reg) b.step,
+            count = inout(reg) b.count => _,
+            out("tmm0") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Two tiles of rows in three parts each, as the first factor.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTiles {
+    /// High parts of the first sixteen rows and of the second.
+    pub(crate) first: [*const u8; 2],
+    /// Bytes from a part to the next.
+    pub(crate) part: usize,
+    /// Bytes from a row to the next.
+    pub(crate) stride: usize,
+}
+
+/// Two tiles of rows by two packed rows of `count` tiles. `sums` holds four tiles, rows first, which are overwritten.
+/// Every result is added up as in [`add_products`].
+///
+/// # Safety
+/// The rows must have `count` tiles in each part; 16 columns must be set up.
+#[inline(always)]
+pub(crate) unsafe fn products_2x2(_: &Tiles, a: RowTiles, (b, count): ([*const u8; 2], usize), sums: *mut f32) {
+    let part = |tile: usize, part: usize| a.first[tile].wrapping_add(part * a.part);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "test {count}, {count}",
+            "jz 3f",
+            "2:",
+            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tileloadd tmm4, [{a0} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{c0} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm4, [{a1} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{c1} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm4, [{a2} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{c2} + {stride}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 64",
+            "add {a1}, 64",
+            "add {a2}, 64",
+            "add {c0}, 64",
+            "add {c1}, 64",
+            "add {c2}, 64",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            "3:",
+            "tilestored [{sums} + {row}*1], tmm0",
+            "tilestored [{sums} + {row}*1 + 1024], tmm1",
+            "tilestored [{sums} + {row}*1 + 2048], tmm2",
+            "tilestored [{sums} + {row}*1 + 3072], tmm3",
+            sums = in(reg) sums,
+            row = in(reg) TILE_ROW_BYTES,
+            a0 = inout(reg) part(0, 0) => _,
+            a1 = inout(reg) part(0, 1) => _,
+            a2 = inout(reg) part(0, 2) => _,
+            c0 = inout(reg) part(1, 0) => _,
+            c1 = inout(reg) part(1, 1) => _,
+            c2 = inout(reg) part(1, 2) => _,
+            stride = in(reg) a.stride,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Whole sums of one group of columns: signed bytes times unsigned ones. `sums` is overwritten.
+///
+/// # Safety
+/// `a` must hold 16 rows of 32 bytes, `b` 8 of 64, `sums` 16 of 64; tiles must be set up for bytes.
+#[inline(always)]
+pub(crate) unsafe fn byte_product(_: &Tiles, a: TileRun, b: *const u8, sums: *mut i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tileloadd tmm4, [{a} + {stride}*1]",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tdpbsud tmm0, tmm4, tmm6",
+            "tilestored [{sums} + {row}*1], tmm0",
+            a = in(reg) a.first,
+            stride = in(reg) a.stride,
+            b = in(reg) b,
+            row = in(reg) TILE_ROW_BYTES,
+            sums = in(reg) sums,
+            out("tmm0") _, out("tmm4") _, out("tmm6") _,
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! A model with its caches, and the steps that measurements take with it.
+
+use std::time::Instant;
+
+use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
+use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
+use perilune_tensor::TokenId;
+
+use crate::error::ServerError;
+use crate::load::{LoadOptions, server_error};
+
+/// Sizes that a stage has room for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Sequences at once.
+    pub(crate) sequences: usize,
+    /// Tokens of the longest sequence.
+    pub(crate) tokens: usize,
+    /// Tokens of each of several sequences.
+    pub(crate) tokens_each: usize,
+}
+
+/// A model with room for the largest measurement.
+pub(crate) struct Stage<B: Backend> {
+    pub(crate) backend: B,
+    model: Kimi<B>,
+    workspace: Workspace<B>,
+    batch: ForwardBatch<B>,
+    caches: Caches<B>,
+    block_size: usize,
+    first_blocks: usize,
+    blocks_each: usize,
+    chunk: usize,
+}
+
+impl<B: Backend> Stage<B> {
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(crate) fn new(backend: B, model: Kimi<B>, room: Room, options: &LoadOptions) -> Result<Self, ServerError> {
+        let (block_size, chunk) = (options.block_size, options.chunked_prefill_size);
+        // The first sequence has the most blocks; the others lie after it.
+        let (first_blocks, blocks_each) = (room.tokens.div_ceil(block_size), room.tokens_each.div_ceil(block_size));
+        let num_blocks = first_blocks.max(blocks_each) + blocks_each * (room.sequences - 1);
+        let limits = StepLimits {
+            max_rows: chunk.max(room.sequences),
+            max_runs: room.sequences,
+            max_blocks: num_blocks,
+            max_logit_rows: room.sequences,
+            max_snapshots: 1,
+        };
+        let shape = CacheShape::with_room(model.config(), block_size, (num_blocks, room.sequences));
+        let workspace = Workspace::new(&backend, model.config(), limits)?;
+        let batch = ForwardBatch::new(&backend, limits)?;
+        let caches = Caches::new(&backend, model.config(), shape)?;
+        let first_blocks = first_blocks.max(blocks_each);
+        Ok(Stage { backend, model, workspace, batch, caches, block_size, first_blocks, blocks_each, chunk })
+    }
+
+    /// Seconds for one prompt of `len` tokens, in chunks as the server would take it.
+    pub(crate) fn prefill(&mut self, len: usize) -> Result<f64, ServerError> {
+        let tokens = self.tokens(len);
+        let slot = self.slot(0);
+        self.caches.zero_slot(&self.backend, slot)?;
+        let begin = Instant::now();
+        for start in (0..len).step_by(self.chunk) {
+            let end = (start + self.chunk).min(len);
+            self.step(&[(0, start, &tokens[start..end])])?;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Seconds for `steps` tokens of each of `sequences`, after a short prompt.
+    pub(crate) fn decode(&mut self, sequences: usize, steps: usize) -> Result<f64, ServerError> {
+        let prompt = self.tokens(self.block_size.min(16));
+        for s in 0..sequences {
+            let slot = self.slot(s);
+            self.caches.zero_slot(&self.backend, slot)?;
+            self.step(&[(s, 0, &prompt)])?;
+        }
+        let tokens = self.tokens(steps);
+        let begin = Instant::now();
+        for (i, token) in tokens.iter().enumerate() {
+            let one = std::slice::from_ref(token);
+            let runs: Vec<_> = (0..sequences).map(|s| (s, prompt.len() + i, one)).collect();
+            self.step(&runs)?;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Seconds for `steps` tokens of one sequence after `context` others, which [`Stage::prefill`] has computed.
+    pub(crate) fn decode_after(&mut self, context: usize, steps: usize) -> Result<f64, ServerError> {
+        let tokens = self.tokens(steps);
+        let begin = Instant::now();
+        for (i, token) in tokens.iter().enumerate() {
+            self.step(&[(0, context + i, std::slice::from_ref(token))])?;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Takes the next token of the first sequence, at `position`; returns the logits after it.
+    pub(crate) fn logits_after(&mut self, token: TokenId, position: usize) -> Result<Vec<f32>, ServerError> {
+        if position == 0 {
+            let slot = self.slot(0);
+            self.caches.zero_slot(&self.backend, slot)?;
+        }
+        self.step(&[(0, position, &[token])])?;
+        let vocabulary = self.model.config().vocab_size;
+        let mut logits = self.backend.download(self.workspace.logits())?.wait()?.to_f32();
+        logits.truncate(vocabulary);
+        Ok(logits)
+    }
+
+    /// One step with greedy sampling, as a server does it.
+    fn step(&mut self, runs: &[(usize, usize, &[TokenId])]) -> Result<(), ServerError> {
+        let table = |s: usize| match s {
+            0 => (0..self.first_blocks as u32).collect(),
+            s => {
+                let first = self.first_blocks + (s - 1) * self.blocks_each;
+                (first..first + self.blocks_each).map(|b| b as u32).collect()
+            }
+        };
+        let blocks: Vec<Vec<u32>> = runs.iter().map(|(s, ..)| table(*s)).collect();
+        let runs = runs.iter().zip(&blocks).map(|((s, position, tokens), blocks)| Run {
+            tokens,
+            position: *position,
+            slot: self.slot(*s) as u32,
+            blocks,
+            logits: LogitRows::Last,
+            snapshots: &[],
+        });
+        let plan = BatchPlan { runs: runs.collect() };
+        self.batch.fill(&self.backend, &plan).map_err(server_error)?;
+        self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?;
+        let rows: Vec<SampleRow> = (0..plan.runs.len()).map(greedy).collect();
+        self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
+        Ok(())
+    }
+
+    /// Slots lie at the end of the arena.
+    fn slot(&self, sequence: usize) -> usize {
+        self.caches.shape().slots().count - 1 - sequence
+    }
+
+    fn tokens(&self, len: usize) -> Vec<TokenId> {
+        let vocabulary = self.model.config().vocab_size as u32;
+        (0..len as u32).map(|i| TokenId((i.wrapping_mul(2_654_435_761) >> 8) % vocabulary)).collect()
+    }
+}
+
+fn greedy(row: usize) -> SampleRow {
+    SampleRow {
+        row,
+        choice: Choice::Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, step: 0 },
+        bias: Vec::new(),
+        banned: Vec::new(),
+        penalties: Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 },
+        counts: Vec::new(),
+        top_logprobs: None,
+    }
+}
