@@ -9,6 +9,9 @@
 //! One file per operation; [`simd`] is what they are written in, [`pool`] what runs them, [`tile`] and [`product`] the
 //! inner loops of all matrix work.
 
+// Tiles and what feeds them exist on x86-64 alone.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut))]
+
 mod activation;
 mod backend;
 mod byte_rows;
