@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 
 use super::compile::Binary;
 use super::emitted::Source;
-use super::options::ARCHITECTURES;
-use super::options::Family;
+use super::options::{ARCHITECTURES, Family};
 use super::toolchain;
 use crate::process::root;
 
@@ -34,7 +33,8 @@ pub(super) fn render(sources: &[Source], binaries: &[Binary]) -> String {
     let mut kernels: Vec<&str> = sources.iter().map(|s| s.name.as_str()).collect();
     kernels.sort_unstable();
     kernels.dedup();
-    for (architecture, family) in ARCHITECTURES {
+    let built = |(architecture, _): &&(&str, Family)| binaries.iter().any(|b| b.architecture == *architecture);
+    for (architecture, family) in ARCHITECTURES.iter().filter(built) {
         let _ = write!(
             text,
             "\n## {architecture}\n\n| kernel | units | shared | regs | spill | stack | loads | stores |\n\
