@@ -62,13 +62,12 @@ impl<'a> ByteRows<'a> {
         4 * Self::len(self.width)
     }
 
-    /// Scale and sum of one group of row `i`.
+    /// Scales and, as many words later as there are groups, sums: those of sixteen rows from row `i` on, one
+    /// [`ByteRows::stride_bytes`] after the other. Taken once for many reads.
     #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) fn scale_and_sum(&self, i: usize, group: usize) -> (f32, i32) {
-        let groups = self.width / INT_GROUP;
-        let at = i * Self::len(self.width) + self.width / 4 + group;
-        (self.rows[at], self.rows[at + groups].to_bits() as i32)
+    pub(crate) fn scales_from(&self, i: usize) -> &[f32] {
+        &self.rows[i * Self::len(self.width) + self.width / 4..]
+            [..15 * Self::len(self.width) + 2 * self.width / INT_GROUP]
     }
 
     /// Room of a thread.

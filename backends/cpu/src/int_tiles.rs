@@ -77,9 +77,11 @@ impl IntTiles<'_, '_> {
     unsafe fn row_tile(&self, tiles: &Tiles, (row, feature): (usize, usize), (numbers, scales): (*const u8, &[u8])) {
         let offset = if self.product.weight.format == QuantFormat::Int4 { 8 } else { 128 };
         let first = self.rows.row(self.first + row);
+        let x_scales = self.rows.scales_from(self.first + row);
+        let (words, groups) = (self.rows.stride_bytes() / 4, self.product.weight.in_features / INT_GROUP);
         let mut whole = Sums([0; TILE_BYTES / 4 * TURNS]);
         let mut sums = [_mm512_setzero_ps(); TILE_ROWS];
-        for g in 0..self.product.weight.in_features / INT_GROUP {
+        for g in 0..groups {
             let turn = g % TURNS * (TILE_BYTES / 4);
             // SAFETY: sixteen rows of the group's bytes lie there, and a group of sixteen features.
             unsafe {
@@ -93,7 +95,7 @@ impl IntTiles<'_, '_> {
                 let bits = _mm256_loadu_si256(scales.as_ptr().add(g * 2 * INT_FEATURES).cast());
                 let scale = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)));
                 for r in 0..TILE_ROWS {
-                    let (x_scale, x_sum) = self.rows.scale_and_sum(self.first + row + r, g);
+                    let (x_scale, x_sum) = (x_scales[r * words + g], x_scales[r * words + groups + g].to_bits() as i32);
                     let product = _mm512_loadu_si512(whole.0.as_ptr().add(turn + r * TILE_ROWS).cast());
                     let product = _mm512_add_epi32(product, _mm512_set1_epi32(-offset * x_sum));
                     let factor = _mm512_mul_ps(scale, _mm512_set1_ps(x_scale));

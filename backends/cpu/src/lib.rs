@@ -1,5 +1,5 @@
 //! The native CPU backend: weights as they are stored, activations in `f32`, one parallel loop per operation. Products
-//! take activations in the form that the hardware multiplies fastest ([`prepared`]): two bfloat16 halves on AMX tiles,
+//! take activations in the form that the hardware multiplies fastest ([`prepared`]): three bfloat16 parts on AMX tiles,
 //! bytes for matrices of whole numbers, else `f32`.
 //!
 //! Law: the result of a row depends on that row and the history of its sequence alone, bit for bit, whatever the batch,
