@@ -5,6 +5,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use perilune_engine::EngineStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -97,41 +98,11 @@ impl Collector for EngineFigures {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let Some(served) = self.0.get() else { return Ok(()) };
         let stats = served.engine.stats();
-        let gauges = [
-            ("requests_running", "Sequences that hold a state slot", stats.running),
-            ("requests_waiting", "Requests that wait, preempted ones included", stats.waiting),
-            ("kv_blocks_used", "Latent blocks that running sequences hold", stats.usage.blocks_used),
-            ("kv_blocks_stored", "Latent blocks that only stored prefixes hold", stats.usage.blocks_stored),
-            ("kv_blocks", "Latent blocks that would fit without state slots", stats.usage.blocks_total),
-            ("state_slots_used", "KDA state slots that running sequences hold", stats.usage.slots_used),
-            ("state_slots_stored", "KDA state slots that stored prefixes hold", stats.usage.slots_stored),
-            ("state_slots", "KDA state slots that would fit without latent blocks", stats.usage.slots_total),
-            ("arena_bytes", "Memory for latents and states", 4 * stats.usage.arena_len),
-            ("arena_free_bytes", "Memory for latents and states that nobody holds", 4 * stats.usage.free_len),
-            ("host_cache_bytes", "Host memory that stored prefixes take", 4 * stats.usage.host_used),
-        ];
-        for (name, help, value) in gauges {
+        for (name, help, value) in gauges(&stats) {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
-        let counters = [
-            ("steps", "Steps computed", stats.steps),
-            ("prompt_tokens", "Prompt tokens of accepted requests", stats.prompt_tokens),
-            ("prefilled_tokens", "Tokens computed in prefill, recomputed ones included", stats.prefilled_tokens),
-            ("generation_tokens", "Tokens generated", stats.generated_tokens),
-            ("prefix_cache_queries", "Tokens of sequences looked up when they started", stats.prefixes.queried_tokens),
-            ("prefix_cache_hits", "Those of them that were not computed again", stats.prefixes.hit_tokens),
-            ("prefix_cache_restores", "Sequences that started from a saved state", stats.prefixes.restores),
-            ("prefix_cache_failed_restores", "Saved states whose blocks did not fit", stats.prefixes.failed_restores),
-            ("prefix_cache_states", "States saved", stats.prefixes.checkpoints_stored),
-            ("prefix_cache_evictions", "Saved states that gave way on the device", stats.prefixes.evictions),
-            ("prefix_cache_demotions", "Those of them that went to host memory", stats.prefixes.demotions),
-            ("prefix_cache_host_evictions", "Saved states that gave way in host memory", stats.prefixes.host_evictions),
-            ("arena_moves", "Units moved to make room for the other kind", stats.prefixes.moves),
-            ("preemptions", "Sequences that gave up their memory to an earlier one", stats.preemptions),
-            ("corrupted_requests", "Requests that ended because of non-finite logits", stats.corrupted_requests),
-        ];
-        for (name, help, value) in counters {
+        for (name, help, value) in counters(&stats) {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
@@ -148,6 +119,44 @@ impl Collector for EngineFigures {
         }
         Ok(())
     }
+}
+
+/// Name, help, value.
+fn gauges(stats: &EngineStats) -> [(&'static str, &'static str, usize); 11] {
+    [
+        ("requests_running", "Sequences that hold a state slot", stats.running),
+        ("requests_waiting", "Requests that wait, preempted ones included", stats.waiting),
+        ("kv_blocks_used", "Latent blocks that running sequences hold", stats.usage.blocks_used),
+        ("kv_blocks_stored", "Latent blocks that only stored prefixes hold", stats.usage.blocks_stored),
+        ("kv_blocks", "Latent blocks that would fit without state slots", stats.usage.blocks_total),
+        ("state_slots_used", "KDA state slots that running sequences hold", stats.usage.slots_used),
+        ("state_slots_stored", "KDA state slots that stored prefixes hold", stats.usage.slots_stored),
+        ("state_slots", "KDA state slots that would fit without latent blocks", stats.usage.slots_total),
+        ("arena_bytes", "Memory for latents and states", 4 * stats.usage.arena_len),
+        ("arena_free_bytes", "Memory for latents and states that nobody holds", 4 * stats.usage.free_len),
+        ("host_cache_bytes", "Host memory that stored prefixes take", 4 * stats.usage.host_used),
+    ]
+}
+
+/// As [`gauges`].
+fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 15] {
+    [
+        ("steps", "Steps computed", stats.steps),
+        ("prompt_tokens", "Prompt tokens of accepted requests", stats.prompt_tokens),
+        ("prefilled_tokens", "Tokens computed in prefill, recomputed ones included", stats.prefilled_tokens),
+        ("generation_tokens", "Tokens generated", stats.generated_tokens),
+        ("prefix_cache_queries", "Tokens of sequences looked up when they started", stats.prefixes.queried_tokens),
+        ("prefix_cache_hits", "Those of them that were not computed again", stats.prefixes.hit_tokens),
+        ("prefix_cache_restores", "Sequences that started from a saved state", stats.prefixes.restores),
+        ("prefix_cache_failed_restores", "Saved states whose blocks did not fit", stats.prefixes.failed_restores),
+        ("prefix_cache_states", "States saved", stats.prefixes.checkpoints_stored),
+        ("prefix_cache_evictions", "Saved states that gave way on the device", stats.prefixes.evictions),
+        ("prefix_cache_demotions", "Those of them that went to host memory", stats.prefixes.demotions),
+        ("prefix_cache_host_evictions", "Saved states that gave way in host memory", stats.prefixes.host_evictions),
+        ("arena_moves", "Units moved to make room for the other kind", stats.prefixes.moves),
+        ("preemptions", "Sequences that gave up their memory to an earlier one", stats.preemptions),
+        ("corrupted_requests", "Requests that ended because of non-finite logits", stats.corrupted_requests),
+    ]
 }
 
 #[cfg(test)]

@@ -351,17 +351,10 @@ impl PrefixTree {
 
     /// Takes the locks that a node's sequences hold on those above it away; returns those that nobody locks any more.
     pub(crate) fn release_above(&mut self, id: NodeId) -> Vec<NodeId> {
-        let (locks, mut at) = (self.node(id).locks, self.node(id).parent);
-        let mut freed = Vec::new();
-        while let Some(id) = at {
-            let node = self.node_mut(id);
-            node.locks -= locks;
-            if node.locks == 0 && locks > 0 {
-                freed.push(id);
-            }
-            at = node.parent;
+        match self.node(id).locks {
+            0 => Vec::new(),
+            locks => self.give_back(self.node(id).parent, locks),
         }
-        freed
     }
 
     /// Locks the path from a node up to the root; returns the nodes that were not locked before.
@@ -381,11 +374,15 @@ impl PrefixTree {
 
     /// Gives one lock of a path back; returns the nodes that nobody locks any more, deepest first.
     pub(crate) fn unlock(&mut self, id: NodeId) -> Vec<NodeId> {
+        self.give_back(Some(id), 1)
+    }
+
+    /// Gives `locks` locks back, at least 1, from a node up to the root; returns those that nobody locks any more.
+    fn give_back(&mut self, mut at: Option<NodeId>, locks: u32) -> Vec<NodeId> {
         let mut freed = Vec::new();
-        let mut at = Some(id);
         while let Some(id) = at {
             let node = self.node_mut(id);
-            node.locks -= 1;
+            node.locks -= locks;
             if node.locks == 0 {
                 freed.push(id);
             }

@@ -2,19 +2,12 @@
 //! answers, nothing overlapping, nothing in flight moved.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 
+mod random;
+
 use std::collections::BTreeMap;
 
 use perilune_cache::{Arena, ArenaShape, BlockId, SlotId, UnitKind};
-
-/// A small generator: the operations are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
+use random::Random;
 
 /// What the model knows: where every unit was last seen.
 struct Model {

@@ -2,23 +2,17 @@
 //! alike, in memory for a few of them, with and without a host tier.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
+mod random;
+
 use std::collections::HashMap;
 
 use perilune_cache::{
     ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, HostId, Place, Prefixes, SequenceCache, SlotId, UnitKind,
 };
 use perilune_tensor::TokenId;
+use random::Random;
 
 const BLOCK: usize = 4;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
 
 /// Contents of a unit: of a slot all tokens of its state, of a block the token in each row.
 #[derive(Debug, Clone, PartialEq, Eq)]
