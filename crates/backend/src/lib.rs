@@ -13,6 +13,7 @@ mod backend;
 mod batch;
 mod check;
 mod device;
+mod draft;
 mod error;
 mod experts;
 mod kda;
@@ -27,6 +28,9 @@ pub use arena::{Snapshots, UnitLayout, check_elements};
 pub use backend::Backend;
 pub use batch::{BlockTables, Segments};
 pub use device::{DeviceInfo, DeviceTensor, Download};
+pub use draft::{
+    BlockMask, DraftAppend, DraftAttend, DraftAttention, DraftHeads, DraftPages, GroupedHeads, Pairing, RotaryTable,
+};
 pub use error::BackendError;
 pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Renormalize};
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};
