@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
+use perilune_model::{
+    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace,
+};
 use perilune_tensor::TokenId;
 
 use crate::error::ServerError;
@@ -47,6 +49,7 @@ impl<B: Backend> Stage<B> {
             max_blocks: num_blocks,
             max_logit_rows: room.sequences,
             max_snapshots: 1,
+            max_verify_rows: 0,
         };
         let shape = CacheShape::with_room(model.config(), block_size, (num_blocks, room.sequences));
         let workspace = Workspace::new(&backend, model.config(), limits)?;
@@ -127,6 +130,7 @@ impl<B: Backend> Stage<B> {
             blocks,
             logits: LogitRows::Last,
             snapshots: &[],
+            effect: Effect::Advance,
         });
         let plan = BatchPlan { runs: runs.collect() };
         self.batch.fill(&self.backend, &plan).map_err(server_error)?;

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use perilune_backend::Backend;
-use perilune_config::ModelConfig;
+use perilune_config::{LayerKind, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
+use perilune_model::{
+    BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, Run, StepLimits, TapSpec,
+    Workspace,
+};
 use perilune_tensor::TokenId;
 use perilune_weights::{Checkpoint, WeightSource};
 
@@ -30,6 +33,7 @@ pub struct Bench<B: Backend = CpuBackend> {
     model: Kimi<B>,
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
+    folds: FoldBatch<B>,
     caches: Caches<B>,
     position: Vec<usize>,
 }
@@ -62,12 +66,14 @@ impl<B: Backend> Bench<B> {
             max_blocks: BLOCKS_EACH * sequences,
             max_logit_rows: 256 * sequences,
             max_snapshots: sequences,
+            max_verify_rows: 8 * sequences,
         };
         let shape = CacheShape::with_room(config, BLOCK, (BLOCKS_EACH * sequences, sequences));
         let workspace = Workspace::new(&backend, config, limits).unwrap();
         let batch = ForwardBatch::new(&backend, limits).unwrap();
+        let folds = FoldBatch::new(&backend, limits).unwrap();
         let caches = Caches::new(&backend, config, shape).unwrap();
-        Bench { backend, model, workspace, batch, caches, position: vec![0; sequences] }
+        Bench { backend, model, workspace, batch, folds, caches, position: vec![0; sequences] }
     }
 
     /// Forgets a sequence.
@@ -79,6 +85,12 @@ impl<B: Backend> Bench<B> {
 
     /// The next tokens of some sequences in one step; the logits of every token, a row each, per sequence.
     pub fn step(&mut self, runs: &[(usize, &[u32])]) -> Vec<Vec<Vec<f32>>> {
+        self.step_with(runs, &[])
+    }
+
+    /// The same, where the runs of some sequences are only verified: they have not come further until
+    /// [`Bench::fold`].
+    pub fn step_with(&mut self, runs: &[(usize, &[u32])], verified: &[usize]) -> Vec<Vec<Vec<f32>>> {
         let tokens: Vec<Vec<TokenId>> =
             runs.iter().map(|(_, ids)| ids.iter().map(|id| TokenId(*id)).collect()).collect();
         // Interleaved, so that neighbouring blocks belong to different sequences.
@@ -96,18 +108,45 @@ impl<B: Backend> Bench<B> {
                     blocks: &blocks[i],
                     logits: LogitRows::Range(0..ids.len()),
                     snapshots: &[],
+                    effect: if verified.contains(sequence) { Effect::Verify } else { Effect::Advance },
                 })
                 .collect(),
         };
         self.batch.fill(&self.backend, &plan).unwrap();
         self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches).unwrap();
-        for (sequence, ids) in runs {
+        for (sequence, ids) in runs.iter().filter(|(sequence, _)| !verified.contains(sequence)) {
             self.position[*sequence] += ids.len();
         }
         let logits = self.read(self.workspace.logits());
         let width = self.model.config().vocab_size;
         let rows = |i: usize| self.batch.logit_rows(i).map(|r| logits[r * width..(r + 1) * width].to_vec()).collect();
         (0..runs.len()).map(rows).collect()
+    }
+
+    /// Keeps the first tokens of verified runs of the last step: run, sequence, how many.
+    pub fn fold(&mut self, kept: &[(usize, usize, usize)]) {
+        let fold = |(run, sequence, rows): &(usize, usize, usize)| FoldRun {
+            first_row: self.batch.first_row(*run),
+            rows: *rows,
+            slot: self.slot(*sequence) as u32,
+            snapshots: &[],
+        };
+        let folds: Vec<FoldRun<'_>> = kept.iter().map(fold).collect();
+        self.folds.fill(&self.backend, &folds).unwrap();
+        self.model.fold(&self.backend, &self.workspace, &self.folds, &mut self.caches).unwrap();
+        kept.iter().for_each(|(_, sequence, rows)| self.position[*sequence] += rows);
+    }
+
+    /// Keeps streams of every later step.
+    pub fn capture(&mut self, spec: TapSpec) {
+        self.workspace.capture((&self.backend, self.model.config()), spec).unwrap();
+    }
+
+    /// The kept streams of a run of the last step: per tap, `H` values per row.
+    pub fn taps(&self, run: usize, rows: usize) -> Vec<Vec<f32>> {
+        let (hidden, first) = (self.model.config().hidden_size, self.batch.first_row(run));
+        let part = |tap: &B::Tensor| self.read(tap)[first * hidden..(first + rows) * hidden].to_vec();
+        self.workspace.taps().iter().map(part).collect()
     }
 
     /// One sequence from its start in chunks of these lengths; the logits of every token.
@@ -141,6 +180,12 @@ impl<B: Backend> Bench<B> {
         let mut all: Vec<f32> = (0..tokens.div_ceil(BLOCK)).flat_map(block).collect();
         all.truncate(tokens * self.model.config().mla.latent_width());
         all
+    }
+
+    /// Latents of a sequence in all MLA layers.
+    pub fn latents_of_mla(&self, config: &ModelConfig, sequence: usize) -> Vec<Vec<f32>> {
+        let mla = |layer: &usize| config.layers[*layer] == LayerKind::Mla;
+        (0..config.num_layers()).filter(mla).map(|layer| self.latents(layer, sequence)).collect()
     }
 
     /// Weights of the chosen experts in the last layer with experts, `K` a row, for the first `rows` rows of the last

@@ -4,7 +4,7 @@
 use perilune_config::{HeadKind, LayerKind, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits,
+    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits,
 };
 use perilune_tensor::{HostTensor, TokenId};
 use perilune_tests::{Bench, data_dir, tiny_checkpoint};
@@ -12,7 +12,8 @@ use perilune_weights::{
     Checkpoint, Progress, RandomOptions, SafetensorsDir, Stage, StoredExperts, WeightSource, write_random_checkpoint,
 };
 
-const LIMITS: StepLimits = StepLimits { max_rows: 16, max_runs: 3, max_blocks: 4, max_logit_rows: 4, max_snapshots: 2 };
+const LIMITS: StepLimits =
+    StepLimits { max_rows: 16, max_runs: 3, max_blocks: 4, max_logit_rows: 4, max_snapshots: 2, max_verify_rows: 12 };
 
 fn tiny(tag: &str) -> ModelConfig {
     let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();
@@ -28,7 +29,15 @@ const TOKENS: [TokenId; 20] = [TokenId(1); 20];
 
 /// A run of some tokens in a slot.
 fn run(len: usize, slot: u32) -> Run<'static> {
-    Run { tokens: &TOKENS[..len], position: 0, slot, blocks: &[0], logits: LogitRows::Last, snapshots: &[] }
+    Run {
+        tokens: &TOKENS[..len],
+        position: 0,
+        slot,
+        blocks: &[0],
+        logits: LogitRows::Last,
+        snapshots: &[],
+        effect: Effect::Advance,
+    }
 }
 
 #[test]
@@ -71,6 +80,7 @@ fn a_run_that_makes_no_sense_is_refused() {
     refuse(Run { snapshots: &[SlotCopy { after: 1, slot: 0 }], ..run(1, 1) }, "slot 0");
     refuse(Run { snapshots: &[SlotCopy { after: 2, slot: 2 }], ..run(1, 1) }, "after 2 tokens");
     refuse(Run { logits: LogitRows::Range(1..4), ..run(3, 1) }, "1..4 of 3");
+    refuse(Run { effect: Effect::Verify, ..run(9, 1) }, "9 tokens");
     refuse(Run { position: u32::MAX as usize, ..run(1, 1) }, "positions");
 }
 

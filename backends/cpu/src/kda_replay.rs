@@ -21,7 +21,8 @@ pub(crate) fn verify(cpu: &CpuBackend, op: KdaVerify<'_, CpuTensor>) -> Result<(
     let slots = op.dims()?;
     let kda = op.kda;
     let dims = kda.params.dims;
-    let runs = runs("kda_verify", &kda.segments, kda.q.spec().shape.rows())?;
+    let rows = kda.q.spec().shape.rows().min(op.replay.spec().shape.rows());
+    let runs = runs("kda_verify", &kda.segments, rows)?;
     check_lengths("kda_verify", &runs)?;
     check_distinct(("kda_verify", "segments.slot"), runs.iter().map(|run| run.slot).collect(), slots)?;
     let (layer, replay) = (layer(kda)?, op.replay.parted()?);

@@ -21,7 +21,8 @@ impl KdaDims {
 pub struct KdaVerify<'a, T> {
     /// The operation over runs of 1 to 8 rows. Its arena is only read, and it has no snapshots.
     pub kda: Kda<'a, T>,
-    /// `F32 [N, replay_width]`: inputs of each row, for [`KdaFold`]. Only rows of the runs are written.
+    /// `F32 [>= M, replay_width]`, where the runs end at row `M`: inputs of each row, for [`KdaFold`]. Only rows of the
+    /// runs are written.
     pub replay: &'a mut T,
 }
 
@@ -36,8 +37,7 @@ impl<T: DeviceTensor> KdaVerify<'_, T> {
         if let Some(snapshots) = &self.kda.snapshots {
             return Err(c.fail("snapshots", format!("{} snapshots", snapshots.count), "none".into()));
         }
-        let rows = self.kda.q.spec().shape.rows();
-        c.rows("replay", &*self.replay, (DType::F32, rows, self.kda.params.dims.replay_width()))?;
+        c.rows("replay", &*self.replay, (DType::F32, 0, self.kda.params.dims.replay_width()))?;
         Ok(slots)
     }
 }

@@ -7,7 +7,8 @@ use perilune_backend::{Backend, BackendError, Download, Sample, SampleRow};
 use perilune_cache::{CacheOp, HostId, Place, UnitKind};
 use perilune_config::ModelConfig;
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits, Workspace,
+    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits,
+    Workspace,
 };
 
 use crate::{EngineConfig, StepInput, StepOutput, StepRun, StepRunner};
@@ -49,6 +50,7 @@ pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
         max_logit_rows: config.max_prompt_logit_rows + max_runs,
         // No two are in the same place of the arena.
         max_snapshots: config.cache.arena.max_slots().min(config.chunked_prefill_size + max_runs),
+        max_verify_rows: 0,
     }
 }
 
@@ -96,6 +98,7 @@ impl<B: Backend> ModelRunner<B> {
             blocks: &run.blocks,
             logits: wanted(run),
             snapshots,
+            effect: Effect::Advance,
         });
         self.batch.fill(&self.backend, &BatchPlan { runs: runs.collect() })?;
         Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)

@@ -6,10 +6,11 @@ use std::ops::Range;
 use perilune_backend::{Backend, BackendError, BlockTables, Segments, Snapshots};
 use perilune_tensor::{TensorSpec, TokenId};
 
+use crate::columns::{CopyColumns, RunColumns, RunRows, index_value};
 use crate::{ModelError, StepLimits};
 
-/// Runs of at most this many tokens take the decode form of the sequence operations.
-const MAX_DECODE_ROWS: usize = 8;
+/// Runs of at most this many tokens take the decode form of the sequence operations; longer ones cannot be verified.
+pub const MAX_DECODE_ROWS: usize = 8;
 
 /// Which tokens of a run need logits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +38,19 @@ pub struct Run<'a> {
     pub logits: LogitRows,
     /// Copies of the state to take on the way, in rising order of tokens.
     pub snapshots: &'a [SlotCopy],
+    /// What becomes of the state.
+    pub effect: Effect,
+}
+
+/// What a run does to its sequence's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effect {
+    /// The state advances by the run's tokens.
+    #[default]
+    Advance,
+    /// The state stays as it is, until [`crate::Kimi::fold`] advances it by as many of the tokens as are to be kept. Such a
+    /// run has at most [`MAX_DECODE_ROWS`] tokens and no snapshots.
+    Verify,
 }
 
 /// A copy of a run's state.
@@ -73,6 +87,10 @@ impl Run<'_> {
             }
             least = copy.after + 1;
         }
+        if self.effect == Effect::Verify && (len > MAX_DECODE_ROWS || !self.snapshots.is_empty()) {
+            let found = format!("{len} tokens and {} snapshots", self.snapshots.len());
+            return Err(format!("a verification of {found}, not of at most {MAX_DECODE_ROWS} tokens and no snapshots"));
+        }
         if u32::try_from(self.position.saturating_add(len)).is_err() {
             return Err(format!("{len} tokens from position {} on leave the range of positions", self.position));
         }
@@ -92,36 +110,38 @@ pub struct BatchPlan<'a> {
 pub struct ForwardBatch<B: Backend> {
     pub(crate) rows: usize,
     pub(crate) ids: B::Tensor,
+    /// Its rows are the first ones of the step.
+    pub(crate) verify: Part<B::Tensor>,
     pub(crate) decode: Part<B::Tensor>,
     pub(crate) prefill: Part<B::Tensor>,
     pub(crate) num_logit_rows: usize,
     pub(crate) logit_index: B::Tensor,
     logit_rows: Vec<Range<usize>>,
+    /// First row of each run.
+    starts: Vec<usize>,
     limits: StepLimits,
 }
 
 /// Runs of one form.
 #[derive(Debug)]
 pub(crate) struct Part<T> {
-    pub(crate) count: usize,
-    /// Start, length, position, slot.
-    columns: [T; 4],
+    columns: RunColumns<T>,
     offset: T,
     blocks: T,
-    num_snapshots: usize,
-    /// Run, rows, slot.
-    snapshots: [T; 3],
+    copies: CopyColumns<T>,
 }
 
 impl<T> Part<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.columns.count == 0
+    }
+
     pub(crate) fn segments(&self) -> Segments<'_, T> {
-        let [start, len, position, slot] = &self.columns;
-        Segments { count: self.count, start, len, position, slot }
+        self.columns.segments()
     }
 
     pub(crate) fn snapshots(&self) -> Option<Snapshots<'_, T>> {
-        let [run, rows, slot] = &self.snapshots;
-        (self.num_snapshots > 0).then_some(Snapshots { count: self.num_snapshots, run, rows, slot })
+        self.copies.snapshots()
     }
 
     pub(crate) fn tables(&self) -> BlockTables<'_, T> {
@@ -139,22 +159,22 @@ impl<B: Backend> ForwardBatch<B> {
         let runs = limits.max_runs;
         let part = || {
             Ok::<_, BackendError>(Part {
-                count: 0,
-                columns: [u32(runs)?, u32(runs)?, u32(runs)?, u32(runs)?],
+                columns: RunColumns::new(backend, runs)?,
                 offset: u32(runs + 1)?,
                 blocks: u32(limits.max_blocks)?,
-                num_snapshots: 0,
-                snapshots: [u32(limits.max_snapshots)?, u32(limits.max_snapshots)?, u32(limits.max_snapshots)?],
+                copies: CopyColumns::new(backend, limits.max_snapshots)?,
             })
         };
         Ok(ForwardBatch {
             rows: 0,
             ids: u32(limits.max_rows)?,
+            verify: part()?,
             decode: part()?,
             prefill: part()?,
             num_logit_rows: 0,
             logit_index: u32(limits.max_logit_rows)?,
             logit_rows: Vec::new(),
+            starts: Vec::new(),
             limits,
         })
     }
@@ -165,16 +185,19 @@ impl<B: Backend> ForwardBatch<B> {
     /// `Limit`, `Run`.
     pub fn fill(&mut self, backend: &B, plan: &BatchPlan<'_>) -> Result<(), ModelError> {
         self.check(plan)?;
+        let (verify, advance): (Vec<usize>, Vec<usize>) =
+            (0..plan.runs.len()).partition(|i| plan.runs[*i].effect == Effect::Verify);
         let (short, long): (Vec<usize>, Vec<usize>) =
-            (0..plan.runs.len()).partition(|i| plan.runs[*i].tokens.len() <= MAX_DECODE_ROWS);
+            advance.into_iter().partition(|i| plan.runs[*i].tokens.len() <= MAX_DECODE_ROWS);
         let mut starts = vec![0; plan.runs.len()];
         let mut ids: Vec<u32> = Vec::new();
-        for i in short.iter().chain(&long) {
+        for i in verify.iter().chain(&short).chain(&long) {
             starts[*i] = ids.len();
             ids.extend(plan.runs[*i].tokens.iter().map(|id| id.0));
         }
         self.rows = ids.len();
         backend.write_u32(&mut self.ids, &ids)?;
+        fill_part(backend, &mut self.verify, (plan, &verify, &starts))?;
         fill_part(backend, &mut self.decode, (plan, &short, &starts))?;
         fill_part(backend, &mut self.prefill, (plan, &long, &starts))?;
         self.logit_rows.clear();
@@ -185,6 +208,7 @@ impl<B: Backend> ForwardBatch<B> {
             self.logit_rows.push(first..index.len());
         }
         self.num_logit_rows = index.len();
+        self.starts = starts;
         Ok(backend.write_u32(&mut self.logit_index, &index)?)
     }
 
@@ -193,7 +217,24 @@ impl<B: Backend> ForwardBatch<B> {
         self.logit_rows.get(run).cloned().unwrap_or_default()
     }
 
+    /// First row of a run of the plan in the tensors of the step.
+    pub fn first_row(&self, run: usize) -> usize {
+        self.starts.get(run).copied().unwrap_or(0)
+    }
+
+    /// Token rows of the step.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Runs and block tables of each form that the step has: verifications, short runs, long runs.
+    pub fn forms(&self) -> impl Iterator<Item = (Segments<'_, B::Tensor>, BlockTables<'_, B::Tensor>)> {
+        let parts = [&self.verify, &self.decode, &self.prefill];
+        parts.into_iter().filter(|part| !part.is_empty()).map(|part| (part.segments(), part.tables()))
+    }
+
     fn check(&self, plan: &BatchPlan<'_>) -> Result<(), ModelError> {
+        let verify = |run: &Run<'_>| if run.effect == Effect::Verify { run.tokens.len() } else { 0 };
         let sum = |f: &dyn Fn(&Run<'_>) -> usize| plan.runs.iter().map(f).sum::<usize>();
         let limits = self.limits;
         for (what, found, room) in [
@@ -201,6 +242,7 @@ impl<B: Backend> ForwardBatch<B> {
             ("rows", sum(&|run| run.tokens.len()), limits.max_rows),
             ("block table entries", sum(&|run| run.blocks.len()), limits.max_blocks),
             ("snapshots", sum(&|run| run.snapshots.len()), limits.max_snapshots),
+            ("rows to verify", sum(&verify), limits.max_verify_rows),
             ("rows of logits", sum(&|run| run.wanted().len()), limits.max_logit_rows),
         ] {
             if found > room {
@@ -227,37 +269,20 @@ fn fill_part<B: Backend>(
     (plan, which, starts): (&BatchPlan<'_>, &[usize], &[usize]),
 ) -> Result<(), BackendError> {
     let runs = || which.iter().map(|i| (&plan.runs[*i], starts[*i]));
-    let columns: [Vec<u32>; 4] = [
-        runs().map(|(_, start)| index_value(start)).collect(),
-        runs().map(|(run, _)| index_value(run.tokens.len())).collect(),
-        runs().map(|(run, _)| index_value(run.position)).collect(),
-        runs().map(|(run, _)| run.slot).collect(),
-    ];
-    for (tensor, values) in part.columns.iter_mut().zip(&columns) {
-        backend.write_u32(tensor, values)?;
-    }
+    let rows = |(run, start): (&Run<'_>, usize)| RunRows {
+        start,
+        len: run.tokens.len(),
+        position: run.position,
+        slot: run.slot,
+    };
+    part.columns.fill(backend, runs().map(rows))?;
     let mut offsets = vec![0];
     let mut blocks = Vec::new();
     for (run, _) in runs() {
         blocks.extend_from_slice(run.blocks);
         offsets.push(index_value(blocks.len()));
     }
-    let copies = || runs().enumerate().flat_map(|(i, (run, _))| run.snapshots.iter().map(move |copy| (i, copy)));
-    let columns: [Vec<u32>; 3] = [
-        copies().map(|(i, _)| index_value(i)).collect(),
-        copies().map(|(_, copy)| index_value(copy.after)).collect(),
-        copies().map(|(_, copy)| copy.slot).collect(),
-    ];
-    for (tensor, values) in part.snapshots.iter_mut().zip(&columns) {
-        backend.write_u32(tensor, values)?;
-    }
-    part.num_snapshots = columns[0].len();
-    part.count = which.len();
+    part.copies.fill(backend, runs().map(|(run, _)| run.snapshots))?;
     backend.write_u32(&mut part.offset, &offsets)?;
     backend.write_u32(&mut part.blocks, &blocks)
-}
-
-/// Rows, positions and table entries are bounded by the limits, far below `u32::MAX`.
-fn index_value(value: usize) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
 }

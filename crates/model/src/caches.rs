@@ -23,17 +23,25 @@ pub struct CacheShape {
     pub slot_len: usize,
     /// Tokens per block.
     pub block_size: usize,
+    /// Elements per token that a draft keeps, behind the latents of a block; 0 without one.
+    pub draft_len: usize,
 }
 
 impl CacheShape {
     /// Units of a model in an arena of `arena_bytes`.
     pub fn new(config: &ModelConfig, block_size: usize, arena_bytes: usize) -> Self {
+        Self::with_draft(config, (block_size, 0), arena_bytes)
+    }
+
+    /// Units that also hold `draft_len` elements per token for a draft. What a draft knows of a token lives and dies with
+    /// the token's latents.
+    pub fn with_draft(config: &ModelConfig, (block_size, draft_len): (usize, usize), arena_bytes: usize) -> Self {
         let d = config.kda;
         let slot = config.count(LayerKind::Kda) * (d.width() * d.head_dim + 3 * (d.conv_kernel - 1) * d.width());
-        let block = config.count(LayerKind::Mla) * block_size * config.mla.latent_width();
+        let block = latents_len(config, block_size) + block_size * draft_len;
         let aligned = |len: usize| len.max(1).next_multiple_of(ALIGN);
         let (block_len, slot_len) = (aligned(block), aligned(slot));
-        CacheShape { arena_len: arena_bytes / 4, block_len, slot_len, block_size }
+        CacheShape { arena_len: arena_bytes / 4, block_len, slot_len, block_size, draft_len }
     }
 
     /// The smallest arena with room for so many blocks and slots at once.
@@ -64,6 +72,11 @@ impl CacheShape {
     }
 }
 
+/// Elements of a block's latents, all layers together.
+fn latents_len(config: &ModelConfig, block_size: usize) -> usize {
+    config.count(LayerKind::Mla) * block_size * config.mla.latent_width()
+}
+
 /// Where a layer's caches lie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LayerCache {
@@ -78,6 +91,8 @@ pub(crate) enum LayerCache {
 pub struct Caches<B: Backend> {
     pub(crate) arena: B::Tensor,
     pub(crate) layers: Vec<LayerCache>,
+    /// Where a block's draft context begins, counted from the block's start.
+    draft_at: usize,
     lengths: Lengths,
     shape: CacheShape,
 }
@@ -116,7 +131,15 @@ impl<B: Backend> Caches<B> {
             LayerKind::Mla => LayerCache::Mla { latent: take(shape.blocks(), &mut in_block, lengths.latent) },
         };
         let layers = config.layers.iter().map(layer).collect();
-        Ok(Caches { arena: backend.alloc(&TensorSpec::f32([shape.arena_len]))?, layers, lengths, shape })
+        let arena = backend.alloc(&TensorSpec::f32([shape.arena_len]))?;
+        Ok(Caches { arena, layers, draft_at: latents_len(config, shape.block_size), lengths, shape })
+    }
+
+    /// The arena, and where each block keeps what a draft knows of its tokens: `block_size * draft_len` elements, in an
+    /// order that is the draft's own.
+    pub fn draft_context(&mut self) -> (&mut B::Tensor, UnitLayout) {
+        let blocks = self.shape.blocks();
+        (&mut self.arena, UnitLayout { offset: blocks.offset + self.draft_at, ..blocks })
     }
 
     /// Sizes of arena and units.

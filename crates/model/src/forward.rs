@@ -32,6 +32,10 @@ impl<B: Backend> Kimi<B> {
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention((backend, batch), (index, layer), workspace, caches)?;
             self.feed_forward((backend, batch.rows), layer, workspace)?;
+            if let Some(taps) = &mut workspace.taps {
+                let next = self.layers.get(index + 1).map_or(self.mix.as_ref(), |next| next.attn_mix.as_ref());
+                taps.take((backend, batch.rows), index, (&workspace.stream, next))?;
+            }
         }
         self.logits((backend, batch), workspace)
     }
@@ -54,7 +58,8 @@ impl<B: Backend> Kimi<B> {
         let arena = &mut caches.arena;
         let (x, weight) = match (&layer.attn, caches.layers[index], &mut ws.kda, &mut ws.mla) {
             (Attention::Kda(kda), LayerCache::Kda { state: state_at, conv: conv_at }, Some(space), _) => {
-                kda.mix((backend, batch), &ws.normed, space, KdaState { arena, conv_at, state_at })?;
+                let replay = ws.replay.get_mut(index).and_then(Option::as_mut);
+                kda.mix((backend, batch), &ws.normed, space, KdaState { arena, conv_at, state_at, replay })?;
                 (&space.out, &kda.out)
             }
             (Attention::Mla(mla), LayerCache::Mla { latent: at }, _, Some(space)) => {
@@ -95,7 +100,7 @@ impl<B: Backend> Kimi<B> {
         backend.select_rows(SelectRows { rows, x, index: &batch.logit_index, out: last })?;
         self.norm.apply((backend, rows), last, normed)?;
         let ([_, x], out) = ws.logits_mut();
-        let weight = self.head.as_ref().unwrap_or(&self.embedding);
+        let weight = self.head();
         backend.linear(Linear { rows, x, parts: &mut [LinearPart::replace(weight, out)] })
     }
 }

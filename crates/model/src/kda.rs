@@ -1,6 +1,6 @@
 //! A KDA layer: projections, the fused operation, output projection.
 
-use perilune_backend::{Backend, BackendError, Kda, KdaParams, Linear, LinearPart, UnitLayout, Weight};
+use perilune_backend::{Backend, BackendError, Kda, KdaParams, KdaVerify, Linear, LinearPart, UnitLayout, Weight};
 
 use crate::ForwardBatch;
 use crate::workspace::KdaSpace;
@@ -31,6 +31,25 @@ pub(crate) struct KdaState<'a, T> {
     pub(crate) arena: &'a mut T,
     pub(crate) conv_at: UnitLayout,
     pub(crate) state_at: UnitLayout,
+    /// Takes the inputs of rows that are verified.
+    pub(crate) replay: Option<&'a mut T>,
+}
+
+/// Which operation the runs of a part take.
+#[derive(Clone, Copy)]
+enum Form {
+    Verify,
+    Decode,
+    Prefill,
+}
+
+fn no_replay() -> BackendError {
+    BackendError::Mismatch {
+        op: "kda_verify",
+        field: "replay",
+        found: "a workspace without rows to verify".into(),
+        expected: "one with `max_verify_rows` above 0".into(),
+    }
 }
 
 impl<T> KdaLayer<T> {
@@ -43,11 +62,14 @@ impl<T> KdaLayer<T> {
         state: KdaState<'_, T>,
     ) -> Result<(), BackendError> {
         self.project((backend, batch.rows), x, space)?;
-        for (part, short) in [(&batch.decode, true), (&batch.prefill, false)] {
-            if part.count == 0 {
+        let mut replay = state.replay;
+        for (part, form) in
+            [(&batch.verify, Form::Verify), (&batch.decode, Form::Decode), (&batch.prefill, Form::Prefill)]
+        {
+            if part.is_empty() {
                 continue;
             }
-            let op = Kda {
+            let kda = Kda {
                 params: &self.params,
                 segments: part.segments(),
                 q: &space.q,
@@ -62,7 +84,12 @@ impl<T> KdaLayer<T> {
                 snapshots: part.snapshots(),
                 out: &mut space.out,
             };
-            if short { backend.kda_decode(op)? } else { backend.kda_prefill(op)? }
+            match (form, replay.as_deref_mut()) {
+                (Form::Decode, _) => backend.kda_decode(kda)?,
+                (Form::Prefill, _) => backend.kda_prefill(kda)?,
+                (Form::Verify, Some(replay)) => backend.kda_verify(KdaVerify { kda, replay })?,
+                (Form::Verify, None) => return Err(no_replay()),
+            }
         }
         Ok(())
     }

@@ -49,4 +49,14 @@ impl<B: Backend> Kimi<B> {
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
+
+    /// The token embedding, `[V, H]`.
+    pub fn embedding(&self) -> &Weight<B::Tensor> {
+        &self.embedding
+    }
+
+    /// The output head, `[V, H]`: its own, or the embedding.
+    pub fn head(&self) -> &Weight<B::Tensor> {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
 }

@@ -6,18 +6,23 @@
 
 mod batch;
 mod caches;
+mod columns;
 mod error;
 mod feed_forward;
+mod fold;
 mod forward;
 mod kda;
 mod kimi;
 mod load;
 mod mla;
 mod residual;
+mod tap;
 mod workspace;
 
-pub use batch::{BatchPlan, ForwardBatch, LogitRows, Run, SlotCopy};
+pub use batch::{BatchPlan, Effect, ForwardBatch, LogitRows, MAX_DECODE_ROWS, Run, SlotCopy};
 pub use caches::{CacheShape, Caches};
 pub use error::ModelError;
+pub use fold::{FoldBatch, FoldRun};
 pub use kimi::Kimi;
+pub use tap::{TapSpec, TapStream};
 pub use workspace::{StepLimits, Workspace};

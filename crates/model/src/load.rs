@@ -1,7 +1,7 @@
 //! From a checkpoint to a model on a device: matrices as they are stored, small tensors widened, derived ones prepared.
 
 use perilune_backend::{
-    Activation, Backend, BackendError, Expert, KdaDims, KdaGate, KdaParams, MlaDims, MlaParams, Renormalize, Weight,
+    Activation, Backend, BackendError, Expert, KdaGate, KdaParams, MlaDims, MlaParams, Renormalize, Weight,
 };
 use perilune_config::{
     FfnActivation, FfnKind, HeadKind, KdaDecay, LatentNorm, LayerKind, ModelConfig, MoeDims, OutGateRank, OutputGate,
@@ -15,6 +15,7 @@ use crate::kda::{KdaLayer, OutGate};
 use crate::kimi::{Attention, Kimi, Layer};
 use crate::mla::{MlaLayer, Query};
 use crate::residual::{Mix, Norm};
+use crate::workspace::kda_dims;
 use crate::{ModelError, kimi};
 
 /// Epsilon of the norms of the low-rank query and of the latent; not `rms_norm_eps` (`kimi-k3.md` 3.0).
@@ -166,7 +167,7 @@ impl<B: Backend> Loader<'_, B> {
         let a_log = self.checkpoint.a_log(&format!("{stem}.A_log"), d.num_heads)?;
         self.count(4 * a_log.len() as u64);
         Ok(KdaParams {
-            dims: KdaDims { num_heads: d.num_heads, head_dim: d.head_dim, conv_kernel: d.conv_kernel },
+            dims: kda_dims(self.config),
             gate: match d.decay {
                 KdaDecay::Bounded { lower_bound } => KdaGate::Bounded { lower_bound },
                 KdaDecay::Softplus => KdaGate::Softplus,

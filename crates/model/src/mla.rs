@@ -40,8 +40,8 @@ impl<T> MlaLayer<T> {
         latents: Latents<'_, T>,
     ) -> Result<(), BackendError> {
         self.project((backend, batch.rows), x, space)?;
-        for (part, short) in [(&batch.decode, true), (&batch.prefill, false)] {
-            if part.count == 0 {
+        for (part, short) in [(&batch.verify, true), (&batch.decode, true), (&batch.prefill, false)] {
+            if part.is_empty() {
                 continue;
             }
             let op = Mla {

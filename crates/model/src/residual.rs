@@ -61,10 +61,21 @@ impl<T> ResidualStream<T> {
         mix: Option<&Mix<T>>,
         mixed: &'a mut T,
     ) -> Result<&'a T, BackendError> {
-        let Some(mix) = mix.filter(|_| self.prefix > 0) else { return Ok(&self.rows[self.prefix]) };
+        let plain = self.mix_into((backend, rows), mix, mixed)?;
+        Ok(plain.unwrap_or(mixed))
+    }
+
+    /// Mixes into `out`, or, where there is nothing to mix, returns the prefix and leaves `out` alone.
+    pub(crate) fn mix_into<B: Backend<Tensor = T>>(
+        &self,
+        (backend, rows): (&B, usize),
+        mix: Option<&Mix<T>>,
+        out: &mut T,
+    ) -> Result<Option<&T>, BackendError> {
+        let Some(mix) = mix.filter(|_| self.prefix > 0) else { return Ok(Some(&self.rows[self.prefix])) };
         let sources: Vec<&T> = self.rows[..=self.prefix].iter().collect();
-        backend.attn_residual(AttnResidual { rows, sources: &sources, score: &mix.score, eps: mix.eps, out: mixed })?;
-        Ok(mixed)
+        backend.attn_residual(AttnResidual { rows, sources: &sources, score: &mix.score, eps: mix.eps, out })?;
+        Ok(None)
     }
 }
 

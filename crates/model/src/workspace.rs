@@ -1,10 +1,11 @@
 //! Activations of a step, allocated once.
 
-use perilune_backend::{Backend, BackendError};
+use perilune_backend::{Backend, BackendError, KdaDims};
 use perilune_config::{LayerKind, ModelConfig, OutGateRank};
 use perilune_tensor::TensorSpec;
 
 use crate::residual::ResidualStream;
+use crate::tap::{TapSpec, Taps};
 
 /// The largest step that may be planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct StepLimits {
     pub max_logit_rows: usize,
     /// Copies of states taken on the way.
     pub max_snapshots: usize,
+    /// Token rows of verifications, whose inputs are kept for the fold; 0 without speculation.
+    pub max_verify_rows: usize,
 }
 
 /// Activations, each `[max_rows, width]` in `F32` where nothing else is said.
@@ -36,6 +39,10 @@ pub struct Workspace<B: Backend> {
     /// `[max_logit_rows, H]`, before and after the final norm.
     pub(crate) last: [B::Tensor; 2],
     logits: B::Tensor,
+    /// Inputs of verified rows per layer, `[max_verify_rows, replay_width]`; `None` for an MLA layer. Empty without
+    /// speculation.
+    pub(crate) replay: Vec<Option<B::Tensor>>,
+    pub(crate) taps: Option<Taps<B::Tensor>>,
     limits: StepLimits,
 }
 
@@ -125,8 +132,33 @@ impl<B: Backend> Workspace<B> {
                 .transpose()?,
             last: [last()?, last()?],
             logits: backend.alloc(&TensorSpec::f32([limits.max_logit_rows, config.vocab_size]))?,
+            replay: replay(backend, config, limits.max_verify_rows)?,
+            taps: None,
             limits,
         })
+    }
+
+    /// From now on, keeps the streams that a draft reads.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; `Mismatch` where a layer is not there.
+    pub fn capture(&mut self, (backend, config): (&B, &ModelConfig), spec: TapSpec) -> Result<(), BackendError> {
+        if let Some(layer) = spec.layers.iter().find(|layer| **layer >= config.num_layers()) {
+            return Err(BackendError::Mismatch {
+                op: "capture",
+                field: "layers",
+                found: layer.to_string(),
+                expected: format!("below {}, the number of layers", config.num_layers()),
+            });
+        }
+        self.taps = Some(Taps::new(backend, spec, (self.limits.max_rows, config.hidden_size))?);
+        Ok(())
+    }
+
+    /// The streams of the last step, each `F32 [max_rows, H]`, in the order of [`TapSpec::layers`]; rows in the order of
+    /// the step. Empty where none are kept.
+    pub fn taps(&self) -> &[B::Tensor] {
+        self.taps.as_ref().map_or(&[], Taps::streams)
     }
 
     /// Logits of the last step, `F32 [max_logit_rows, V]`; rows as [`crate::ForwardBatch::logit_rows`] says.
@@ -148,6 +180,24 @@ impl<B: Backend> Workspace<B> {
     pub(crate) fn logits_mut(&mut self) -> (&[B::Tensor; 2], &mut B::Tensor) {
         (&self.last, &mut self.logits)
     }
+}
+
+type Replay<B> = Vec<Option<<B as Backend>::Tensor>>;
+
+/// Room for the inputs of verified rows.
+fn replay<B: Backend>(backend: &B, config: &ModelConfig, rows: usize) -> Result<Replay<B>, BackendError> {
+    if rows == 0 {
+        return Ok(Vec::new());
+    }
+    let width = kda_dims(config).replay_width();
+    let layer = |kind: &LayerKind| (*kind == LayerKind::Kda).then(|| backend.alloc(&TensorSpec::f32([rows, width])));
+    config.layers.iter().map(|kind| layer(kind).transpose()).collect()
+}
+
+/// Sizes of the KDA layers in the words of the operations.
+pub(crate) fn kda_dims(config: &ModelConfig) -> KdaDims {
+    let d = config.kda;
+    KdaDims { num_heads: d.num_heads, head_dim: d.head_dim, conv_kernel: d.conv_kernel }
 }
 
 type Alloc<'a, T> = &'a dyn Fn(usize) -> Result<T, BackendError>;
