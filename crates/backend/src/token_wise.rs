@@ -133,15 +133,15 @@ impl<T: DeviceTensor> Linear<'_, '_, T> {
 /// `out = x (mean(x²) + eps)^(-1/2) w` per row.
 #[derive(Debug)]
 pub struct RmsNorm<'a, T> {
-    /// Rows of `W` that count.
+    /// Rows that count.
     pub rows: usize,
-    /// `F32 [n, m W]` of at least `rows` rows of `W`: a tensor of wider rows holds `m` in each, all with one weight.
+    /// `F32 [>= rows, W]`.
     pub x: &'a T,
     /// `F32 [W]`.
     pub weight: &'a T,
     /// Added to the mean square.
     pub eps: f32,
-    /// As `x`.
+    /// `F32 [>= rows, W]`.
     pub out: &'a mut T,
 }
 
@@ -154,13 +154,8 @@ impl<T: DeviceTensor> RmsNorm<'_, T> {
         let c = Checker { op: "rms_norm" };
         let w = self.weight.spec().shape.numel();
         c.exact("weight", self.weight, TensorSpec::f32([w]))?;
-        for (field, tensor) in [("x", self.x), ("out", &*self.out)] {
-            let width = tensor.spec().shape.width();
-            if width == 0 || !width.is_multiple_of(w) {
-                return Err(c.fail(field, tensor.spec(), format!("rows of {w} or a multiple of it")));
-            }
-            c.rows(field, tensor, (DType::F32, self.rows.div_ceil(width / w), width))?;
-        }
+        c.rows("x", self.x, (DType::F32, self.rows, w))?;
+        c.rows("out", self.out, (DType::F32, self.rows, w))?;
         Ok(w)
     }
 }

@@ -9,8 +9,8 @@ mod model;
 mod tokenizer;
 
 pub use draft::{
-    AnchorRow, ConfidenceInput, DraftConfig, DraftFamily, DraftHeads, DraftMask, DraftTaps, MarkovHead, MarkovKind, Rotary,
-    TapNorm, TapStream, Yarn,
+    AnchorRow, ConfidenceInput, DraftConfig, DraftFamily, DraftHeads, DraftMask, DraftTaps, MarkovHead, MarkovKind,
+    Rotary, TapNorm, TapStream, Yarn,
 };
 pub use error::ConfigError;
 pub use generation::GenerationConfig;

@@ -135,9 +135,9 @@ fn family(top: &Keys<'_>) -> Result<DraftFamily, ConfigError> {
         return Ok(DraftFamily::SpecForge);
     }
     let rule = "a DSpark draft is expected: k3_dspark, or architectures with DSparkDraftModel";
-    Err(kind.map_or_else(|| top.require(&["model_type"]).err(), |found| Some(found.refuse(rule))).unwrap_or_else(|| {
-        ConfigError::Missing { path: top.path().to_owned(), key: "model_type".into() }
-    }))
+    Err(kind
+        .map_or_else(|| top.require(&["model_type"]).err(), |found| Some(found.refuse(rule)))
+        .unwrap_or_else(|| ConfigError::Missing { path: top.path().to_owned(), key: "model_type".into() }))
 }
 
 /// Keys that would change the pass in a way nothing here implements.
@@ -204,10 +204,10 @@ fn block(source: &Source<'_>, family: DraftFamily) -> Result<(usize, AnchorRow),
     match keys.find(&["block_size"])? {
         Some(found) => Ok((whole(&found, least, MAX_BLOCK)?, anchor)),
         None if family == DraftFamily::K3Dspark => Ok((DEFAULT_BLOCK + least - 1, anchor)),
-        None => Err(keys.require(&["block_size"]).err().unwrap_or(ConfigError::Missing {
-            path: source.top.path().to_owned(),
-            key: "block_size".into(),
-        })),
+        None => Err(keys
+            .require(&["block_size"])
+            .err()
+            .unwrap_or(ConfigError::Missing { path: source.top.path().to_owned(), key: "block_size".into() })),
     }
 }
 

@@ -1,4 +1,8 @@
+//! What is read, and what is refused, from whole draft configurations.
+
 use serde_json::{Value, json};
+
+use std::path::{Path, PathBuf};
 
 use super::*;
 
@@ -155,4 +159,8 @@ fn another_target_is_refused_by_name() {
     mla["target_num_hidden_layers"] = 27.into();
     let error = read(&mla).unwrap().check_target(&target()).unwrap_err().to_string();
     assert!(error.contains("target_num_hidden_layers"), "{error}");
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/configs").join(name)
 }
