@@ -14,6 +14,7 @@ mod batch;
 mod check;
 mod device;
 mod distribution;
+mod draft;
 mod error;
 mod experts;
 mod kda;
@@ -29,6 +30,9 @@ pub use backend::Backend;
 pub use batch::{BlockTables, Segments};
 pub use device::{DeviceInfo, DeviceTensor, Download};
 pub use distribution::distribution;
+pub use draft::{
+    BlockMask, DraftAppend, DraftAttend, DraftAttention, DraftHeads, DraftPages, GroupedHeads, Pairing, RotaryTable,
+};
 pub use error::BackendError;
 pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Renormalize};
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};

@@ -6,8 +6,15 @@
 
 mod accept;
 mod draft;
+mod dspark;
+mod error;
 mod length;
+mod ngram;
+mod rotary;
 
 pub use accept::{Accepted, Block, accept_block, pick};
 pub use draft::{Draft, DraftRequest, Proposal, TappedStep};
+pub use dspark::{DraftLimits, DraftSource, DsparkDraft};
+pub use error::SpeculateError;
 pub use length::{Costs, DraftLengths, LengthPolicy, Load, Survival};
+pub use ngram::{NgramDraft, NgramOptions};
