@@ -17,6 +17,7 @@ mod chat_reply;
 mod chat_request;
 pub mod cli;
 mod completion_reply;
+pub mod drafting;
 pub mod drain;
 pub mod error;
 mod generation;

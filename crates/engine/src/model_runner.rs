@@ -64,7 +64,7 @@ pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
     let decode_rows = max_runs * (1 + config.max_drafts);
     let blocks_each = config.effective_context().div_ceil(config.cache.block_size.max(1));
     StepLimits {
-        max_rows: config.chunked_prefill_size + decode_rows,
+        max_rows: config.max_step_rows(),
         max_runs,
         max_blocks: max_runs.saturating_mul(blocks_each),
         max_logit_rows: config.max_prompt_logit_rows + decode_rows,

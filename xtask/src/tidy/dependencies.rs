@@ -32,7 +32,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
         "server",
-        &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
+        &[
+            "backend",
+            "config",
+            "cpu",
+            "engine",
+            "model",
+            "protocol",
+            "sampling",
+            "speculate",
+            "tensor",
+            "tokenizer",
+            "weights",
+        ],
     ),
 ];
 /// Packages that may name `serde` itself.
