@@ -6,7 +6,8 @@ use perilune_tensor::{HostTensor, TensorSpec};
 
 use crate::{
     AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, DraftAppend, DraftAttend, Embed, GatedAct, Kda,
-    KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, Sample, SampledRow, SelectRows,
+    KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, RowDistribution, Sample, SampleRow,
+    SampledRow, SelectRows, distribution,
 };
 
 /// A device that runs the model's operations, in the order they are called, from one thread.
@@ -187,6 +188,26 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Mismatch`.
     fn sample(&self, op: Sample<'_, Self::Tensor>) -> Result<Download<Vec<SampledRow>>, BackendError>;
+
+    /// What [`Backend::sample`] would draw each row from. Provided: reads the rows and computes on the host.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn distributions(&self, op: Sample<'_, Self::Tensor>) -> Result<Download<Vec<RowDistribution>>, BackendError> {
+        let vocabulary = op.dims()?;
+        let read = |row: &SampleRow| {
+            let start = row.row * vocabulary;
+            self.read_range(op.logits, start..start + vocabulary)
+        };
+        let reads = op.rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let compute = |(row, read): (&SampleRow, Download<Vec<u8>>)| {
+            let bytes = read.wait()?;
+            let logits: Vec<f32> =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            Ok(distribution(row, &logits))
+        };
+        Ok(Download::ready(op.rows.iter().zip(reads).map(compute).collect::<Result<_, BackendError>>()?))
+    }
 }
 
 fn no_drafts(op: &'static str) -> BackendError {
