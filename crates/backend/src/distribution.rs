@@ -1,107 +1,184 @@
 //! The distribution behind a draw, on the host: what [`crate::Backend::sample`] draws from, in the order that the module of
 //! [`SampleRow`] says.
 
-use perilune_tensor::TokenId;
+use crate::{Choice, Penalties, RowDistribution, SampleRow};
 
-use crate::{Choice, RowDistribution, SampleRow};
+/// How many of the most likely tokens top-p looks at first.
+const FIRST_LOOK: usize = 64;
 
-/// The distribution of a row over the vocabulary of its logits.
-pub fn distribution(asked: &SampleRow, logits: &[f32]) -> RowDistribution {
-    if logits.is_empty() || logits.iter().any(|l| !l.is_finite()) {
-        return RowDistribution::NonFinite;
+/// The distribution over the vocabulary that a row's token is drawn from, one number per logit, with sum 1. A given token is
+/// certain, and so is, at temperature 0, the largest adjusted logit, the lowest id among equals.
+///
+/// `NonFinite` where a logit or the largest adjusted one is not finite: a corrupt row, or every token banned.
+pub fn distribution(row: &SampleRow, logits: &[f32]) -> RowDistribution {
+    probabilities(row, logits).map_or(RowDistribution::NonFinite, RowDistribution::Probabilities)
+}
+
+fn probabilities(row: &SampleRow, logits: &[f32]) -> Option<Vec<f32>> {
+    if logits.iter().any(|logit| !logit.is_finite()) {
+        return None;
     }
-    let filters = match asked.choice {
-        Choice::Given(id) => return certain(id.index(), logits.len()),
-        Choice::Draw { temperature, top_k, top_p, min_p, .. } => {
-            Filters { temperature, top_k: top_k as usize, top_p, min_p }
+    if let Choice::Given(id) = row.choice {
+        return Some((0..logits.len()).map(|i| f32::from(u8::from(i == id.index()))).collect());
+    }
+    let mut weights = logits.to_vec();
+    adjust(&mut weights, row);
+    let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !max.is_finite() {
+        return None;
+    }
+    match row.choice {
+        Choice::Draw { temperature, top_k, top_p, min_p, .. } if temperature > 0.0 => {
+            weights.iter_mut().for_each(|weight| *weight = ((*weight - max) / temperature).exp());
+            filter(&mut weights, Filters { top_k: top_k as usize, top_p, min_p });
         }
-    };
-    let logits = adjusted(asked, logits);
-    let Some(best) = best(&logits) else { return RowDistribution::NonFinite };
-    if filters.temperature <= 0.0 {
-        return certain(best, logits.len());
+        _ => {
+            let best = weights.iter().position(|weight| *weight == max);
+            weights.iter_mut().enumerate().for_each(|(id, weight)| *weight = f32::from(u8::from(Some(id) == best)));
+        }
     }
-    RowDistribution::Probabilities(filters.apply(&logits, logits[best]))
+    let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+    weights.iter_mut().for_each(|weight| *weight = (f64::from(*weight) / total) as f32);
+    Some(weights)
 }
 
-fn certain(id: usize, len: usize) -> RowDistribution {
-    let mut probabilities = vec![0.0; len];
-    if let Some(p) = probabilities.get_mut(id) {
-        *p = 1.0;
+/// Bias, penalties and bans, in this order.
+fn adjust(logits: &mut [f32], row: &SampleRow) {
+    for (id, bias) in &row.bias {
+        logits[id.index()] += bias;
     }
-    RowDistribution::Probabilities(probabilities)
-}
-
-/// Logits after bias, penalties and bans, in this order.
-fn adjusted(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
-    let mut out = logits.to_vec();
-    let at = |id: TokenId| Some(id.index()).filter(|i| *i < logits.len());
-    for (i, bias) in asked.bias.iter().filter_map(|(id, bias)| Some((at(*id)?, bias))) {
-        out[i] += bias;
-    }
-    for (i, count) in asked.counts.iter().filter_map(|count| Some((at(count.id)?, count))) {
+    let Penalties { repetition, presence, frequency } = row.penalties;
+    for count in &row.counts {
+        let logit = &mut logits[count.id.index()];
         if count.in_prompt > 0 || count.in_output > 0 {
-            let repetition = asked.penalties.repetition;
-            out[i] = if out[i] > 0.0 { out[i] / repetition } else { out[i] * repetition };
+            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
         }
         if count.in_output > 0 {
-            out[i] -= asked.penalties.presence + asked.penalties.frequency * count.in_output as f32;
+            *logit -= presence + frequency * count.in_output as f32;
         }
     }
-    asked.banned.iter().filter_map(|id| at(*id)).for_each(|i| out[i] = f32::NEG_INFINITY);
-    out
+    for id in &row.banned {
+        logits[id.index()] = f32::NEG_INFINITY;
+    }
 }
 
-/// The largest, the first among equals; `None` where none is finite.
-fn best(logits: &[f32]) -> Option<usize> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    logits.iter().position(|l| *l == max).filter(|_| max.is_finite())
-}
-
+#[derive(Clone, Copy)]
 struct Filters {
-    temperature: f32,
     top_k: usize,
     top_p: f32,
     min_p: f32,
 }
 
-impl Filters {
-    fn apply(&self, logits: &[f32], max: f32) -> Vec<f32> {
-        let weight = |l: &f32| ((l - max) / self.temperature).exp();
-        let mut weights: Vec<f32> = logits.iter().map(weight).collect();
-        if self.top_k > 0 || self.top_p < 1.0 {
-            let kept = self.kept(&weights);
-            let mut filtered = vec![0.0; weights.len()];
-            kept.into_iter().for_each(|id| filtered[id] = weights[id]);
-            weights = filtered;
+/// Sets weights that are filtered out to 0; the largest weight is 1.
+fn filter(weights: &mut [f32], filters: Filters) {
+    if filters.top_k == 0 && filters.top_p >= 1.0 {
+        weights.iter_mut().filter(|weight| **weight < filters.min_p).for_each(|weight| *weight = 0.0);
+        return;
+    }
+    let kept = kept(weights, filters);
+    let mut out = vec![0.0; weights.len()];
+    kept.iter().for_each(|id| out[*id] = weights[*id]);
+    weights.copy_from_slice(&out);
+}
+
+/// Ids that top-k, top-p and min-p keep, most likely first.
+fn kept(weights: &[f32], filters: Filters) -> Vec<usize> {
+    let Filters { top_k, top_p, min_p } = filters;
+    let falling = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
+    let whole = if top_k == 0 { weights.len() } else { top_k.min(weights.len()) };
+    let mut looked_at = if top_k == 0 { FIRST_LOOK.min(whole) } else { whole };
+    loop {
+        let mut ids: Vec<usize> = (0..weights.len()).collect();
+        if looked_at < ids.len() {
+            ids.select_nth_unstable_by(looked_at, falling);
+            ids.truncate(looked_at);
         }
-        // The largest weight is 1.
-        weights.iter_mut().filter(|w| **w < self.min_p).for_each(|w| *w = 0.0);
-        let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
-        weights.into_iter().map(|w| (f64::from(w) / total) as f32).collect()
+        ids.sort_unstable_by(falling);
+        // The mass that top-p is a share of: that of the top-k.
+        let total: f64 = match top_k {
+            0 => weights.iter().map(|weight| f64::from(*weight)).sum(),
+            _ => ids.iter().map(|id| f64::from(weights[*id])).sum(),
+        };
+        let mut sum = 0.0;
+        let mut count = 0;
+        while count < ids.len() {
+            let weight = weights[ids[count]];
+            let reached = top_p < 1.0 && sum >= f64::from(top_p) * total;
+            if count > 0 && (reached || weight < min_p * weights[ids[0]]) {
+                break;
+            }
+            sum += f64::from(weight);
+            count += 1;
+        }
+        if count < looked_at || looked_at == whole {
+            ids.truncate(count);
+            return ids;
+        }
+        looked_at = (looked_at * 8).min(whole);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenCount;
+    use perilune_tensor::TokenId;
+
+    const OFF: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
+
+    fn row((temperature, top_k, top_p, min_p): (f32, u32, f32, f32)) -> SampleRow {
+        let choice = Choice::Draw { temperature, top_k, top_p, min_p, seed: 1, step: 0 };
+        SampleRow { row: 0, choice, bias: vec![], banned: vec![], penalties: OFF, counts: vec![], top_logprobs: None }
     }
 
-    /// What top-k and top-p keep; ids falling by weight, the lower first among equals.
-    fn kept(&self, weights: &[f32]) -> Vec<usize> {
-        let before = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
-        // What has no weight is not kept, but for the best, which has.
-        let mut ids: Vec<usize> = (0..weights.len()).filter(|id| weights[*id] > 0.0).collect();
-        if self.top_k > 0 && self.top_k < ids.len() {
-            ids.select_nth_unstable_by(self.top_k, before);
-            ids.truncate(self.top_k);
-        }
-        if self.top_p < 1.0 {
-            ids.sort_unstable_by(before);
-            let total: f64 = ids.iter().map(|id| f64::from(weights[*id])).sum();
-            let mut mass = 0.0;
-            let reached = |id: &usize| {
-                let reached = mass >= f64::from(self.top_p) * total;
-                mass += f64::from(weights[*id]);
-                reached
-            };
-            let end = ids.iter().position(reached).unwrap_or(ids.len()).max(1);
-            ids.truncate(end);
-        }
-        ids
+    fn near(got: Option<Vec<f32>>, want: &[f32]) {
+        let got = got.unwrap();
+        assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{got:?}, expected {want:?}");
+    }
+
+    #[test]
+    fn filters_keep_what_they_say() {
+        let logits = [8.0_f32.ln(), 4.0_f32.ln(), 2.0_f32.ln(), 2.0_f32.ln()];
+        near(probabilities(&row((1.0, 0, 1.0, 0.0)), &logits), &[0.5, 0.25, 0.125, 0.125]);
+        near(probabilities(&row((1.0, 3, 1.0, 0.0)), &logits), &[8.0 / 14.0, 4.0 / 14.0, 2.0 / 14.0, 0.0]);
+        near(probabilities(&row((1.0, 0, 0.6, 0.0)), &logits), &[2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+        near(probabilities(&row((1.0, 0, 1.0, 0.4)), &logits), &[2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+        near(probabilities(&row((0.5, 2, 1.0, 0.0)), &logits), &[0.8, 0.2, 0.0, 0.0]);
+        near(probabilities(&row((0.0, 0, 1.0, 0.0)), &logits), &[1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn top_p_reaches_as_far_as_it_must() {
+        let logits: Vec<f32> = (0..5000).map(|i| -((i * 7919 % 5000 + 1) as f32).ln()).collect();
+        let total: f64 = (1..=5000).map(|i| 1.0 / f64::from(i)).sum();
+        let mass = |n: u32| (1..=n).map(|i| 1.0 / f64::from(i)).sum::<f64>();
+        let wanted = (1..5000).find(|n| mass(*n) >= 0.8 * total).unwrap();
+        let kept = probabilities(&row((1.0, 0, 0.8, 0.0)), &logits).unwrap().iter().filter(|p| **p > 0.0).count();
+        assert!(kept.abs_diff(wanted as usize) <= 1, "{kept} of {wanted}");
+    }
+
+    #[test]
+    fn adjustments_come_first() {
+        let mut asked = row((1.0, 0, 1.0, 0.0));
+        asked.bias = vec![(TokenId(0), 2.0)];
+        asked.banned = vec![TokenId(3)];
+        asked.penalties = Penalties { repetition: 2.0, presence: 0.5, frequency: 0.25 };
+        asked.counts = vec![
+            TokenCount { id: TokenId(1), in_prompt: 1, in_output: 0 },
+            TokenCount { id: TokenId(2), in_prompt: 0, in_output: 3 },
+        ];
+        let adjusted = [3.0_f32, 2.0, -2.0 - 0.5 - 0.75];
+        let total: f32 = adjusted.iter().map(|l| l.exp()).sum();
+        let want: Vec<f32> = adjusted.iter().map(|l| l.exp() / total).chain([0.0]).collect();
+        near(probabilities(&asked, &[1.0, 4.0, -1.0, 9.0]), &want);
+    }
+
+    #[test]
+    fn a_corrupt_row_has_no_distribution() {
+        assert_eq!(probabilities(&row((1.0, 0, 1.0, 0.0)), &[0.0, f32::NAN]), None);
+        assert_eq!(probabilities(&row((0.0, 0, 1.0, 0.0)), &[0.0, f32::INFINITY]), None);
+        let mut all = row((1.0, 0, 1.0, 0.0));
+        all.banned = vec![TokenId(0), TokenId(1)];
+        assert_eq!(probabilities(&all, &[0.0, 1.0]), None);
     }
 }
