@@ -218,7 +218,7 @@ fn drafts_obey_the_request() {
         rig.propose(&[(0, &history(), 7)], &all).remove(0)
     };
     assert_eq!(nothing.tokens.len(), 3, "a row without a token ends the drafts");
-    assert_eq!(nothing.probabilities.unwrap().len(), 3);
+    assert_eq!((nothing.probabilities.unwrap().len(), nothing.confidence.len()), (3, 3));
 }
 
 /// Drafts are drawn from the distributions that are reported.

@@ -33,7 +33,9 @@ impl<'a> Drafting<'a> {
         self.request
     }
 
-    pub(super) fn into_proposal(self) -> Proposal {
+    pub(super) fn into_proposal(mut self) -> Proposal {
+        // An estimate is made before the row is found to be corrupt.
+        self.proposal.confidence.truncate(self.proposal.tokens.len());
         self.proposal
     }
 
