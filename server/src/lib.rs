@@ -24,6 +24,7 @@ mod generation;
 mod http;
 pub mod inspect;
 pub mod inspect_cache;
+mod inspect_draft;
 pub mod lifecycle;
 pub mod load;
 mod logprobs;
