@@ -29,7 +29,7 @@ mod reduce;
 mod target;
 mod variant;
 
-pub use abi::{Abi, Access, InfoPassing, Lengths, Scalar, ScalarGroup, ScalarType};
+pub use abi::{Abi, Access, Lengths, Scalar, ScalarGroup, ScalarType};
 pub use element::{Element, Weights};
 pub use target::{Dialect, Geometry, Target};
 pub use variant::Variant;

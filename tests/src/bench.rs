@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use perilune_backend::Backend;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace};
+use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepGraphs, StepLimits, Workspace};
 use perilune_tensor::TokenId;
 use perilune_weights::{Checkpoint, WeightSource};
 
@@ -32,6 +32,7 @@ pub struct Bench<B: Backend = CpuBackend> {
     batch: ForwardBatch<B>,
     caches: Caches<B>,
     position: Vec<usize>,
+    graphs: Option<StepGraphs<B>>,
 }
 
 impl Bench {
@@ -67,7 +68,18 @@ impl<B: Backend> Bench<B> {
         let workspace = Workspace::new(&backend, config, limits).unwrap();
         let batch = ForwardBatch::new(&backend, limits).unwrap();
         let caches = Caches::new(&backend, config, shape).unwrap();
-        Bench { backend, model, workspace, batch, caches, position: vec![0; sequences] }
+        Bench { backend, model, workspace, batch, caches, position: vec![0; sequences], graphs: None }
+    }
+
+    /// From now on steps that can be recorded are, and replayed.
+    pub fn with_graphs(mut self) -> Bench<B> {
+        self.graphs = Some(StepGraphs::default());
+        self
+    }
+
+    /// Recordings so far.
+    pub fn recorded(&self) -> usize {
+        self.graphs.as_ref().map_or(0, StepGraphs::recorded)
     }
 
     /// Forgets a sequence.
@@ -100,7 +112,12 @@ impl<B: Backend> Bench<B> {
                 .collect(),
         };
         self.batch.fill(&self.backend, &plan).unwrap();
-        self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches).unwrap();
+        let Bench { backend, model, workspace, batch, caches, graphs, .. } = self;
+        let mut forward = || model.forward(backend, workspace, batch, caches);
+        match graphs {
+            Some(graphs) => graphs.run((backend, batch.shape()), forward).unwrap(),
+            None => forward().unwrap(),
+        }
         for (sequence, ids) in runs {
             self.position[*sequence] += ids.len();
         }

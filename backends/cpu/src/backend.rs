@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use perilune_backend::{
     AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify,
-    Linear, Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
+    Linear, Mla, MoeExperts, MoeRoute, NoGraph, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
 };
 use perilune_tensor::{DType, HostTensor, QuantFormat, TensorSpec};
 
@@ -117,6 +117,7 @@ fn mismatch(op: &'static str, field: &'static str, found: impl ToString, expecte
 
 impl Backend for CpuBackend {
     type Tensor = CpuTensor;
+    type Graph = NoGraph;
 
     fn info(&self) -> &DeviceInfo {
         &self.info

@@ -10,7 +10,9 @@ mod driver;
 mod dsl;
 mod memory;
 mod native;
+mod recording;
 
 pub use compiler::{CompilerError, compiler_available};
 pub use driver::{Emulator, EmulatorOptions};
 pub use dsl::OnDemand;
+pub use recording::EmulatedGraph;

@@ -17,7 +17,9 @@ mod launcher;
 mod manifest;
 mod memory;
 mod ops;
+mod recording;
 mod scratch;
+pub mod stream;
 mod tables;
 mod tensor;
 
@@ -26,4 +28,5 @@ pub use driver::{Cubes, Driver, DriverInfo, Launch, Region};
 pub use folder::Folder;
 pub use kernels::{Artifact, Kernels};
 pub use manifest::{KernelEntry, Manifest, ManifestError};
+pub use recording::GpuGraph;
 pub use tensor::GpuTensor;

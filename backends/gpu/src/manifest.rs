@@ -1,12 +1,12 @@
 //! The manifest that `cargo xtask build-kernels` writes beside its binaries, `manifest.json`.
 //!
 //! A launcher needs, of each kernel: `name`, `entry`, `units`, `plane`, `shared_bytes`, `buffers` (`"read read write"`),
-//! `scalars` (`"u64*1@0 f32*2@8"`: type, count, offset), `lengths` (`"3@16"` or null), `info` (`"40 value"` or
-//! `"40 pointer"`) and, per architecture, `binaries[architecture].file`. Everything else there is for people.
+//! `scalars` (`"u64*1@0 f32*2@8"`: type, count, offset), `lengths` (`"3@16"` or null), `info` (`"40 value"`:
+//! bytes of the structure) and, per architecture, `binaries[architecture].file`. Everything else there is for people.
 
 use std::collections::HashMap;
 
-use perilune_kernels_dsl::{Abi, Access, InfoPassing, Lengths, ScalarGroup, ScalarType};
+use perilune_kernels_dsl::{Abi, Access, Lengths, ScalarGroup, ScalarType};
 use serde_json::Value;
 
 /// What is known of one compiled kernel.
@@ -101,11 +101,9 @@ fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
         "write" => Ok(Access::Write),
         other => Err(format!("buffer `{other}`")),
     });
-    let (info_bytes, passing) = text("info")?.split_once(' ').ok_or("`info` needs two words")?;
-    let passing = match passing {
-        "value" => InfoPassing::Value,
-        "pointer" => InfoPassing::Pointer,
-        other => return Err(format!("info by `{other}`")),
+    let info_bytes = match text("info")?.split_once(' ') {
+        Some((bytes, "value")) => parse_number(bytes)?,
+        _ => return Err(format!("`info` is `{}`, expected `BYTES value`: build the kernels again", text("info")?)),
     };
     let lengths = kernel["lengths"].as_str().map(|text| {
         let (count, offset) = text.split_once('@').ok_or("`lengths` needs `count@offset`")?;
@@ -122,8 +120,7 @@ fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
             buffers: buffers.collect::<Result<_, _>>()?,
             scalars: text("scalars")?.split_whitespace().map(parse_group).collect::<Result<_, _>>()?,
             lengths: lengths.transpose()?,
-            info_bytes: parse_number(info_bytes)?,
-            passing,
+            info_bytes,
         },
     })
 }
@@ -170,7 +167,7 @@ mod tests {
         assert_eq!((entry.file.as_str(), entry.units, entry.shared_bytes), ("sm_90a/rms_norm.cubin", 256, 32));
         assert_eq!(entry.abi.buffers, [Access::Read, Access::Read, Access::Write]);
         assert_eq!(entry.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
-        assert_eq!((entry.abi.info_bytes, entry.abi.passing), (40, InfoPassing::Value));
+        assert_eq!(entry.abi.info_bytes, 40);
         assert!(Manifest::parse(TEXT, "sm_100a").unwrap().is_empty());
     }
 
@@ -178,7 +175,7 @@ mod tests {
     fn broken_manifests_name_the_kernel() {
         assert_eq!(Manifest::parse(TEXT, "gfx942").unwrap_err().kernel, "elsewhere");
         for (good, bad) in
-            [("\"units\": 256,", ""), ("f32*2@8", "f64*2@8"), ("read write", "read both"), ("40 value", "40")]
+            [("\"units\": 256,", ""), ("f32*2@8", "f64*2@8"), ("read write", "read both"), ("40 value", "40 pointer")]
         {
             let error = Manifest::parse(&TEXT.replacen(good, bad, 1), "sm_90a").unwrap_err();
             assert_eq!(error.kernel, "rms_norm_v4_u256_p32", "{bad}: {error}");

@@ -7,7 +7,8 @@ use perilune_backend::{Backend, BackendError, Download, Sample, SampleRow};
 use perilune_cache::{CacheOp, HostId, Place, UnitKind};
 use perilune_config::ModelConfig;
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits, Workspace,
+    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepGraphs, StepLimits,
+    Workspace,
 };
 
 use crate::{EngineConfig, StepInput, StepOutput, StepRun, StepRunner};
@@ -20,6 +21,7 @@ pub struct ModelRunner<B: Backend> {
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
     caches: Caches<B>,
+    graphs: StepGraphs<B>,
     /// Units that are kept in host memory, or on their way there.
     saved: HashMap<HostId, Saved>,
 }
@@ -73,6 +75,7 @@ impl<B: Backend> ModelRunner<B> {
             workspace: Workspace::new(&backend, model.config(), limits)?,
             batch: ForwardBatch::new(&backend, limits)?,
             caches: Caches::new(&backend, model.config(), shape)?,
+            graphs: StepGraphs::default(),
             saved: HashMap::new(),
             model,
             backend,
@@ -98,7 +101,9 @@ impl<B: Backend> ModelRunner<B> {
             snapshots,
         });
         self.batch.fill(&self.backend, &BatchPlan { runs: runs.collect() })?;
-        Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)
+        let ModelRunner { backend, model, workspace, batch, caches, graphs, .. } = self;
+        let step = || model.forward(backend, workspace, batch, caches);
+        Ok(graphs.run((backend, batch.shape()), step)?)
     }
 
     fn perform(&mut self, op: CacheOp) -> Result<(), BackendError> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use perilune_backend::{Backend, BackendError, BlockTables, Segments, Snapshots};
 use perilune_tensor::{TensorSpec, TokenId};
 
-use crate::{ModelError, StepLimits};
+use crate::{ModelError, StepLimits, StepShape};
 
 /// Runs of at most this many tokens take the decode form of the sequence operations.
 const MAX_DECODE_ROWS: usize = 8;
@@ -186,6 +186,13 @@ impl<B: Backend> ForwardBatch<B> {
         }
         self.num_logit_rows = index.len();
         Ok(backend.write_u32(&mut self.logit_index, &index)?)
+    }
+
+    /// The shape of a step that a recording can stand for: short runs alone, no copies of states on the way.
+    pub fn shape(&self) -> Option<StepShape> {
+        let recordable = self.prefill.count == 0 && self.decode.num_snapshots == 0 && self.rows > 0;
+        let shape = StepShape { rows: self.rows, runs: self.decode.count, logit_rows: self.num_logit_rows };
+        recordable.then_some(shape)
     }
 
     /// Rows of the logits that belong to a run of the plan, in the order of its tokens.

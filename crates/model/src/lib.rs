@@ -2,13 +2,15 @@
 //!
 //! [`Kimi`] holds the weights, [`Caches`] what sequences leave behind, [`Workspace`] the activations of a step,
 //! [`ForwardBatch`] which rows of a step belong to which sequence. A step is [`ForwardBatch::fill`], then
-//! [`Kimi::forward`], then sampling from [`Workspace::logits`]. Nothing is allocated on the device during a step.
+//! [`Kimi::forward`], then sampling from [`Workspace::logits`]. Nothing is allocated on the device during a step, so
+//! [`StepGraphs`] can record one and replay it where the device can.
 
 mod batch;
 mod caches;
 mod error;
 mod feed_forward;
 mod forward;
+mod graphs;
 mod kda;
 mod kimi;
 mod load;
@@ -19,5 +21,6 @@ mod workspace;
 pub use batch::{BatchPlan, ForwardBatch, LogitRows, Run, SlotCopy};
 pub use caches::{CacheShape, Caches};
 pub use error::ModelError;
+pub use graphs::{StepGraphs, StepShape};
 pub use kimi::Kimi;
 pub use workspace::{StepLimits, Workspace};

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use perilune_kernels_dsl::catalogue::{Shapes, variants};
 use perilune_kernels_dsl::compile::{KernelSource, source};
-use perilune_kernels_dsl::{Access, Dialect, InfoPassing, ScalarType, Target};
+use perilune_kernels_dsl::{Access, Dialect, ScalarType, Target};
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error>;
@@ -76,7 +76,6 @@ fn facts(kernel: &KernelSource, file: &str) -> Value {
         };
         let _ = write!(scalars, "{}{name}*{}@{}", if scalars.is_empty() { "" } else { " " }, group.count, group.offset);
     }
-    let passing = if abi.passing == InfoPassing::Value { "value" } else { "pointer" };
     json!({
         "name": kernel.name,
         "source": file,
@@ -87,6 +86,6 @@ fn facts(kernel: &KernelSource, file: &str) -> Value {
         "buffers": buffers.join(" "),
         "scalars": scalars,
         "lengths": abi.lengths.map(|l| format!("{}@{}", l.count, l.offset)),
-        "info": format!("{} {passing}", abi.info_bytes),
+        "info": format!("{} value", abi.info_bytes),
     })
 }

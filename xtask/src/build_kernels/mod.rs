@@ -81,7 +81,7 @@ fn kernel(source: &Source, binaries: &[Binary]) -> Value {
 }
 
 /// Kernels that read memory once and do little else: what they spilled would be a large part of what they move.
-const NEVER_SPILLS: &[&str] = &["kda_decode", "kda_verify", "kda_fold", "mla_"];
+const NEVER_SPILLS: &[&str] = &["kda_decode", "kda_verify", "kda_fold", "mla_", "linear_", "moe_"];
 
 /// Names kernels that spill; fails for those that must not.
 fn refuse_spills(binaries: &[Binary]) -> Result<()> {
