@@ -20,6 +20,7 @@ mod completion_reply;
 pub mod drain;
 pub mod error;
 mod generation;
+mod gpu;
 mod http;
 pub mod inspect;
 pub mod inspect_cache;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use perilune_backend::Backend;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
 use perilune_engine::{
@@ -51,6 +52,11 @@ impl Tiny {
     pub fn runner(&self, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
         runner(&self.config, &self.source, engine)
     }
+
+    /// The same on any backend.
+    pub fn runner_on<B: Backend>(&self, backend: B, engine: &EngineConfig) -> ModelRunner<B> {
+        runner_on(backend, (&self.config, &self.source), engine)
+    }
 }
 
 /// Memory of the demo for so many blocks and slots at once.
@@ -73,7 +79,14 @@ pub fn demo_engine(engine: &EngineConfig) -> EngineHandle {
 
 fn runner(config: &ModelConfig, source: &dyn WeightSource, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
     let options = CpuOptions { threads: Some(2), pinning: Pinning::Off, ..CpuOptions::default() };
-    let backend = CpuBackend::new(options).unwrap();
+    runner_on(CpuBackend::new(options).unwrap(), (config, source), engine)
+}
+
+fn runner_on<B: Backend>(
+    backend: B,
+    (config, source): (&ModelConfig, &dyn WeightSource),
+    engine: &EngineConfig,
+) -> ModelRunner<B> {
     let checkpoint = Checkpoint::open(source, config).unwrap();
     let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
     ModelRunner::new(backend, model, engine).unwrap()

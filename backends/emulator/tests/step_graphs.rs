@@ -5,21 +5,17 @@
 mod rig;
 
 use perilune_backend::{Backend, BackendError, RmsNorm, StepGraph};
-use perilune_config::ModelConfig;
 use perilune_emulator::{Emulator, OnDemand};
 use perilune_gpu::{Gpu, GpuTensor};
 use perilune_tensor::{HostTensor, TensorSpec};
-use perilune_tests::{Bench, data_dir, tiny_checkpoint};
+use perilune_tests::{Bench, Golden};
 
 /// Batch sizes at which others met wrong output (1), and those around the height of a tile.
 const SIZES: [usize; 5] = [1, 2, 3, 8, 9];
 const VOCAB: u32 = 64;
 
 fn bench(emulator: Emulator, tag: &str) -> Bench<Gpu<Emulator>> {
-    let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();
-    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let config = ModelConfig::from_json_str(&all[tag]["config"].to_string()).unwrap();
-    Bench::on(Gpu::new(emulator, OnDemand), &config, &tiny_checkpoint(&config, tag), 9)
+    Golden::with_room(Gpu::new(emulator, OnDemand), tag, 9).bench
 }
 
 /// Every step twice, on both benches, to the same bits; the next tokens are the most likely ones.

@@ -124,6 +124,7 @@ mod tests {
             name: "test".into(),
             entry: "test_0".into(),
             file: String::new(),
+            sha256: String::new(),
             units: 32,
             plane: 32,
             shared_bytes: 0,

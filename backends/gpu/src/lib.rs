@@ -25,7 +25,7 @@ mod tensor;
 
 pub use backend::Gpu;
 pub use driver::{Cubes, Driver, DriverInfo, Launch, Region};
-pub use folder::Folder;
+pub use folder::{Folder, FolderError};
 pub use kernels::{Artifact, Kernels};
 pub use manifest::{KernelEntry, Manifest, ManifestError};
 pub use recording::GpuGraph;

@@ -3,6 +3,7 @@
 mod abi;
 mod builder;
 mod canonical;
+pub mod emit;
 
 use cubecl::prelude::*;
 use cubecl_core::Compiler;

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         return Ok(());
     }
     let options = Options::parse(args)?;
-    let sources = emitted::emit(&options.out, &options.families(), &options.models)?;
+    let sources = emitted::emit(&options)?;
     match options.mode {
         Mode::Check => return lock::check(&sources),
         Mode::Lock => return lock::write(&sources),

@@ -70,6 +70,11 @@ impl Nvrtc {
     /// # Errors
     /// With the compiler's log.
     pub(super) fn compile(&self, source: &str, (architecture, thrift): (&str, Thrift)) -> Result<Cubin> {
+        let source = match thrift {
+            Thrift::Usual => source.to_owned(),
+            // Two blocks at once are enough: registers for more of them are what is spilled for.
+            Thrift::Generous => source.replacen("__launch_bounds__(256)", "__launch_bounds__(256, 2)", 1),
+        };
         let (source, name) = (CString::new(source)?, c"kernel.cu");
         let mut program: Program = ptr::null_mut();
         // SAFETY: both strings end in NUL and outlive the call; no headers are passed.

@@ -199,7 +199,7 @@ mod tests {
     fn kernel() -> Artifact {
         let abi = Abi { buffers: vec![], scalars: vec![], lengths: None, info_bytes: 12 };
         let (name, entry) = ("norm".to_owned(), "norm_entry".to_owned());
-        let entry = KernelEntry { name, entry, file: String::new(), units: 32, plane: 32, shared_bytes: 64, abi };
+        let entry = KernelEntry { name, entry, file: String::new(), sha256: String::new(), units: 32, plane: 32, shared_bytes: 64, abi };
         Artifact { entry, code: [7, 7][..].into() }
     }
 
