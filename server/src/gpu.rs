@@ -176,10 +176,9 @@ mod tests {
     #[test]
     fn each_backend_says_in_a_sentence_what_it_lacks() {
         assert!(said(BackendKind::Cpu).contains("--kernels is kernels; --backend cpu has none to load"));
-        for (kind, name, built) in [
-            (BackendKind::Cuda, "cuda", cfg!(feature = "cuda")),
-            (BackendKind::Hip, "hip", cfg!(feature = "hip")),
-        ] {
+        for (kind, name, built) in
+            [(BackendKind::Cuda, "cuda", cfg!(feature = "cuda")), (BackendKind::Hip, "hip", cfg!(feature = "hip"))]
+        {
             let said = said(kind);
             // With a device in this machine it is the folder that is missing.
             let expected = if built { format!("--backend is {name}; ") } else { format!("--features {name}") };

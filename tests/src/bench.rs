@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use perilune_backend::Backend;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions};
-use perilune_model::{BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepGraphs, StepLimits, Workspace};
+use perilune_model::{
+    BatchPlan, CacheShape, Caches, ForwardBatch, Kimi, LogitRows, Run, StepGraphs, StepLimits, Workspace,
+};
 use perilune_tensor::TokenId;
 use perilune_weights::{Checkpoint, WeightSource};
 

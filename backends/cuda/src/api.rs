@@ -129,9 +129,8 @@ impl StreamApi for CudaApi {
     fn load(&self, image: &[u8], entry: &CStr, shared_bytes: u32) -> Result<LoadedKernel, ApiError> {
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
         check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) })?;
-        let found = check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut function, module, entry.as_ptr())
-        });
+        let found =
+            check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, module, entry.as_ptr()) });
         let ready = found.and_then(|()| {
             if shared_bytes <= PLAIN_SHARED_BYTES {
                 return Ok(());

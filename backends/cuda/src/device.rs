@@ -61,7 +61,9 @@ fn call(function: &str, result: sys::CUresult) -> Result<(), CudaError> {
 /// # Safety
 /// The library is there and the device one of its own.
 unsafe fn architecture(device: sys::CUdevice) -> Result<String, CudaError> {
-    use sys::CUdevice_attribute::{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR};
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    };
     let ask = |attribute| {
         let mut value = 0;
         // SAFETY: the caller's promise.

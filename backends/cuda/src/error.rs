@@ -4,7 +4,9 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// The driver's library is not on this machine.
-    #[error("CUDA's driver library (libcuda.so.1) is not on this machine: it comes with NVIDIA's driver, not the toolkit")]
+    #[error(
+        "CUDA's driver library (libcuda.so.1) is not on this machine: it comes with NVIDIA's driver, not the toolkit"
+    )]
     NoLibrary,
     /// The driver is older than what this was built for.
     #[error("NVIDIA's driver speaks CUDA {}.{}, at least {}.{} is needed", .found / 1000, .found % 1000 / 10, .needed / 1000, .needed % 1000 / 10)]

@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::os::unix::{Library, Symbol};
 use perilune_backend::{BackendError, Download};
@@ -64,7 +64,12 @@ impl Emulator {
             memory_bytes: 1 << 30,
             target: Target::emulated(options.plane),
         };
-        Ok(Emulator { info, compiler, run, live: Arc::default(), seed: AtomicU64::new(options.seed),
+        Ok(Emulator {
+            info,
+            compiler,
+            run,
+            live: Arc::default(),
+            seed: AtomicU64::new(options.seed),
             recording: Mutex::default(),
             replays: Arc::default(),
         })

@@ -31,7 +31,8 @@ fn config(model: &Tiny) -> EngineConfig {
 fn requests() -> Vec<GenerateRequest> {
     let stem: Vec<u32> = (0..20).map(|i| 2 + (i * 7) % 58).collect();
     let prompts = [[&stem[..], &[40, 9]].concat(), [&stem[..], &[11]].concat(), vec![5, 15, 39]];
-    let params = SamplingParams { temperature: 0.0, max_tokens: Some(8), ignore_eos: true, ..SamplingParams::default() };
+    let params =
+        SamplingParams { temperature: 0.0, max_tokens: Some(8), ignore_eos: true, ..SamplingParams::default() };
     prompts.map(|ids| GenerateRequest::new(ids.into_iter().map(TokenId).collect(), params.clone())).to_vec()
 }
 

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::{Artifact, Kernels, Manifest, ManifestError};
 
 /// A folder of binaries with their manifest, read for one architecture.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
     architecture: String,
@@ -71,9 +71,7 @@ impl Folder {
                 let (wanted, built) = (architecture.to_owned(), manifest.architectures().to_vec());
                 Err(FolderError::Architecture { file, wanted, built })
             }
-            Ok(manifest) => {
-                Ok(Folder { path: path.to_owned(), architecture: architecture.to_owned(), manifest })
-            }
+            Ok(manifest) => Ok(Folder { path: path.to_owned(), architecture: architecture.to_owned(), manifest }),
         }
     }
 

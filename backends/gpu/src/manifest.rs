@@ -192,9 +192,13 @@ mod tests {
     #[test]
     fn broken_manifests_name_the_kernel() {
         assert_eq!(Manifest::parse(TEXT, "gfx942").unwrap_err().kernel, "elsewhere");
-        for (good, bad) in
-            [("\"units\": 256,", ""), ("f32*2@8", "f64*2@8"), ("read write", "read both"), ("40 value", "40 pointer"), ("\"sha256\": \"ab\",", "")]
-        {
+        for (good, bad) in [
+            ("\"units\": 256,", ""),
+            ("f32*2@8", "f64*2@8"),
+            ("read write", "read both"),
+            ("40 value", "40 pointer"),
+            ("\"sha256\": \"ab\",", ""),
+        ] {
             let error = Manifest::parse(&TEXT.replacen(good, bad, 1), "sm_90a").unwrap_err();
             assert_eq!(error.kernel, "rms_norm_v4_u256_p32", "{bad}: {error}");
         }

@@ -150,9 +150,8 @@ impl StreamApi for HipApi {
     unsafe fn launch(&self, function: Handle, launch: RawLaunch<'_>) -> Result<(), ApiError> {
         let ([x, y, z], parameters) = (launch.grid, launch.parameters.as_mut_ptr());
         let (threads, shared, none) = (launch.threads, launch.shared_bytes, ptr::null_mut());
-        let launched = unsafe {
-            (self.hip.launch)(function.0, x, y, z, threads, 1, 1, shared, self.stream, parameters, none)
-        };
+        let launched =
+            unsafe { (self.hip.launch)(function.0, x, y, z, threads, 1, 1, shared, self.stream, parameters, none) };
         self.check("hipModuleLaunchKernel", launched)
     }
 

@@ -81,10 +81,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of `body`; `Device`.
-    fn record(
-        &self,
-        _body: &mut dyn FnMut() -> Result<(), BackendError>,
-    ) -> Result<Option<Self::Graph>, BackendError> {
+    fn record(&self, _body: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<Option<Self::Graph>, BackendError> {
         Ok(None)
     }
 

@@ -64,7 +64,8 @@ pub fn check_mla_splits<B: Backend>(backend: &B) {
                 for s in 0..2 {
                     let at = ((s + 1) * tokens - 1) * width..(s + 1) * tokens * width;
                     let want = case.reference(&(s * tokens..(s + 1) * tokens).collect::<Vec<_>>());
-                    let (want, what) = (&want[(tokens - 1) * width..], format!("{format:?}, {tokens} tokens, room {room}"));
+                    let (want, what) =
+                        (&want[(tokens - 1) * width..], format!("{format:?}, {tokens} tokens, room {room}"));
                     assert_close(&format!("mla among others: {what}"), &both[at.clone()], want, 2e-5);
                     let alone = case.run(&rig, (&[last(s)], Entry::Decode), &mut cache).unwrap();
                     assert_close(&format!("mla alone: {what}"), &alone[at], want, 2e-5);

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use perilune_kernels_dsl::catalogue::{Shapes, variants};
 use perilune_kernels_dsl::Target;
+use perilune_kernels_dsl::catalogue::{Shapes, variants};
 use perilune_kernels_dsl::compile::emit;
 
 type Failure = Box<dyn std::error::Error>;

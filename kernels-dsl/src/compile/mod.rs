@@ -137,8 +137,7 @@ mod tests {
     #[test]
     fn the_last_parameter_becomes_a_value() {
         let text = "struct info_st {};\nvoid k(float* v0, info_st const* const __restrict__ v1) {\nreturn;}";
-        let wanted =
-            "struct info_st {};\nvoid k(float* v0, info_st const info_argument) {\ninfo_st const* const v1 = &info_argument;\nreturn;}";
+        let wanted = "struct info_st {};\nvoid k(float* v0, info_st const info_argument) {\ninfo_st const* const v1 = &info_argument;\nreturn;}";
         assert_eq!(info_by_value(text).as_deref(), Some(wanted));
         assert_eq!(info_by_value("void k(float* v0) {}"), None);
     }

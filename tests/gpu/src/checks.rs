@@ -12,8 +12,8 @@ use crate::options::Size;
 type Check<B> = (&'static str, fn(&B));
 
 /// Every check of a backend, those of one row in any batch included. The first few are quick on the emulator, too.
-pub(crate) fn all<B: Backend>() -> Vec<Check<B>> {
-    vec![
+fn all<B: Backend>() -> [Check<B>; 18] {
+    [
         ("memory", conformance::check_memory),
         ("embed", conformance::check_embed),
         ("select_rows", conformance::check_select_rows),
@@ -42,7 +42,8 @@ const QUICK: usize = 5;
 pub(crate) fn run<B: Backend>(backend: &B, size: Size) -> Result<()> {
     let mut failed = Vec::new();
     let list = all::<B>();
-    for (name, check) in list.iter().take(if size == Size::Small { QUICK } else { list.len() }) {
+    let count = if size == Size::Small { QUICK } else { list.len() };
+    for (name, check) in &list[..count] {
         let begin = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| check(backend)));
         let word = if outcome.is_ok() { "ok" } else { "FAILED" };

@@ -62,8 +62,7 @@ struct Rate {
 
 /// The median of several measurements, each of as many calls as take a while together.
 fn rate<B: Backend>(backend: &B, (mut measured, size): (Measured<'_>, Size)) -> Result<Rate> {
-    let (least, repeats) =
-        if size == Size::Small { (Duration::ZERO, 1) } else { (Duration::from_millis(50), 5) };
+    let (least, repeats) = if size == Size::Small { (Duration::ZERO, 1) } else { (Duration::from_millis(50), 5) };
     let mut next = 0;
     let mut time = |calls: usize| -> Result<Duration> {
         let begin = Instant::now();

@@ -34,8 +34,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "backend", "config", "cpu", "cuda", "engine", "gpu", "hip", "kernels-dsl", "model", "protocol", "sampling",
-            "tensor", "tokenizer", "weights",
+            "backend",
+            "config",
+            "cpu",
+            "cuda",
+            "engine",
+            "gpu",
+            "hip",
+            "kernels-dsl",
+            "model",
+            "protocol",
+            "sampling",
+            "tensor",
+            "tokenizer",
+            "weights",
         ],
     ),
 ];

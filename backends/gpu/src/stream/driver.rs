@@ -190,7 +190,12 @@ mod tests {
     use crate::{Cubes, KernelEntry};
 
     fn driver() -> (StreamDriver<Fake>, Arc<Fake>) {
-        let info = DriverInfo { name: "fake".into(), architecture: "sm_90a".into(), memory_bytes: 1 << 20, target: Target::CUDA };
+        let info = DriverInfo {
+            name: "fake".into(),
+            architecture: "sm_90a".into(),
+            memory_bytes: 1 << 20,
+            target: Target::CUDA,
+        };
         let driver = StreamDriver::new(Fake::default(), info);
         let api = driver.api.clone();
         (driver, api)
@@ -199,7 +204,16 @@ mod tests {
     fn kernel() -> Artifact {
         let abi = Abi { buffers: vec![], scalars: vec![], lengths: None, info_bytes: 12 };
         let (name, entry) = ("norm".to_owned(), "norm_entry".to_owned());
-        let entry = KernelEntry { name, entry, file: String::new(), sha256: String::new(), units: 32, plane: 32, shared_bytes: 64, abi };
+        let entry = KernelEntry {
+            name,
+            entry,
+            file: String::new(),
+            sha256: String::new(),
+            units: 32,
+            plane: 32,
+            shared_bytes: 64,
+            abi,
+        };
         Artifact { entry, code: [7, 7][..].into() }
     }
 

@@ -93,7 +93,11 @@ impl StreamApi for Fake {
     }
 
     unsafe fn free_host(&self, pointer: *mut u8) -> Result<(), ApiError> {
-        self.called("free_host")?.memory.remove(&(pointer as u64)).map(drop).ok_or(ApiError::Fault("freed twice".into()))
+        self.called("free_host")?
+            .memory
+            .remove(&(pointer as u64))
+            .map(drop)
+            .ok_or(ApiError::Fault("freed twice".into()))
     }
 
     unsafe fn copy_in(&self, dst: u64, src: &[u8]) -> Result<(), ApiError> {

@@ -42,7 +42,7 @@ pub(super) fn kda<B: Backend>(backend: &B, sequences: usize, size: Size) -> Resu
     let sets = sets(bytes / 2, size);
     let count = sequences * sets;
     let mut arena = backend.alloc(&TensorSpec::f32([count * (state + conv)]))?;
-    let units = |offset| UnitLayout { offset, stride: state + conv, count };
+    let units = move |offset| UnitLayout { offset, stride: state + conv, count };
     let runs: Vec<Rows<B::Tensor>> = (0..sets)
         .map(|set| Rows::new(backend, &(0..sequences).map(|s| (set * sequences + s) as u32).collect::<Vec<_>>(), 0))
         .collect::<Result<_>>()?;
