@@ -99,7 +99,7 @@ impl Hip {
 
     fn load_named(names: &[&str]) -> Result<Hip, HipError> {
         // SAFETY: the library's initialisers have no preconditions.
-        let opened = names.iter().find_map(|name| unsafe { Library::new(name) }.ok());
+        let opened = names.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
         Hip::of(opened.ok_or_else(|| HipError::NoLibrary { names: names.join(", ") })?)
     }
 }

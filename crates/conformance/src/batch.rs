@@ -1,7 +1,6 @@
 //! A sequence alone and in a batch, and whatever the room of its block table.
 
 use perilune_backend::{Backend, KdaDims, KdaGate, MlaDims};
-use perilune_tensor::QuantFormat;
 
 use crate::attention::{Gated, MlaCase, MlaRun, MlaShape};
 use crate::kda::{Entry, KdaCase, Run};
