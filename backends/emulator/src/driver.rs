@@ -1,5 +1,6 @@
 //! The driver: a launch runs to its end before it returns.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use crate::compiler::{Compiler, CompilerError};
 use crate::memory::{EmulatedMemory, Live};
 use crate::native::{NativeKernel, NativeLaunch, NativeRegion, NativeRun};
 use crate::recording::{EmulatedGraph, Node, OwnedLaunch};
+use crate::traffic::{Traffic, TrafficByKernel};
 
 /// What is emulated.
 #[derive(Debug, Clone)]
@@ -36,6 +38,7 @@ pub struct Emulator {
     /// What was enqueued since a recording began; `None` outside of one.
     recording: Mutex<Option<EmulatedGraph>>,
     replays: Arc<AtomicU64>,
+    traffic: TrafficByKernel,
 }
 
 /// A kernel in compiled form.
@@ -72,12 +75,23 @@ impl Emulator {
             seed: AtomicU64::new(options.seed),
             recording: Mutex::default(),
             replays: Arc::default(),
+            traffic: TrafficByKernel::default(),
         })
     }
 
     /// How many recorded steps were replayed, also after the driver was given away.
     pub fn replays(&self) -> Arc<AtomicU64> {
         self.replays.clone()
+    }
+
+    /// From now on the bytes that launches read and write are counted, which takes time.
+    pub fn count_traffic(&self) {
+        self.traffic.begin();
+    }
+
+    /// What was counted, by kernel; several launches of one add up.
+    pub fn traffic(&self) -> BTreeMap<String, Traffic> {
+        self.traffic.all()
     }
 
     fn recording(&self) -> MutexGuard<'_, Option<EmulatedGraph>> {
@@ -214,6 +228,7 @@ impl Driver for Emulator {
         }
         let regions: Vec<NativeRegion> =
             all.map(|r| NativeRegion { address: r.address, bytes: r.bytes as u64 }).collect();
+        let mut traffic = self.traffic.counters(regions.len());
         let native = NativeLaunch {
             cubes: [launch.cubes.x, launch.cubes.y, launch.cubes.z],
             units: launch.units,
@@ -225,6 +240,7 @@ impl Driver for Emulator {
             buffer_count: launch.buffers.len() as u32,
             info: launch.info.as_ptr(),
             info_bytes: launch.info.len() as u32,
+            traffic: traffic.as_mut().map_or(std::ptr::null_mut(), |counters| counters.as_mut_ptr()),
         };
         let mut message = [0_u8; 512];
         // SAFETY: the kernel was compiled for this interface; what it touches is checked by the runtime against
@@ -233,6 +249,9 @@ impl Driver for Emulator {
         if failed != 0 {
             let text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy();
             return Err(BackendError::Device(format!("kernel {}: {text}", kernel.name)));
+        }
+        if let Some(counters) = traffic {
+            self.traffic.add(&kernel.name, &counters);
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ fn run() -> Result<()> {
     let options = Options::parse(std::env::args().skip(1))?;
     match &options.what {
         What::Kernels { out } => recorded::write(out),
+        What::Traffic => recorded::traffic(),
         What::Checks { backend, kernels } => device::with(backend, kernels.as_deref(), Checks { size: options.size }),
     }
 }

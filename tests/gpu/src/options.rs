@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: gpu-checks [--backend cuda|hip --kernels DIR]   on a GPU
        gpu-checks --backend emulator                   the same way at small sizes, without a GPU
+       gpu-checks traffic                              bytes that kernels of the table move and must move, as JSON
        gpu-checks kernels --out DIR                    sources of the kernels that the checks launch";
 
 /// How large measurements are.
@@ -23,6 +24,7 @@ pub(crate) enum Size {
 pub(crate) enum What {
     Checks { backend: String, kernels: Option<PathBuf> },
     Kernels { out: PathBuf },
+    Traffic,
 }
 
 /// The parsed command line.
@@ -34,21 +36,22 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Options> {
-        let (mut backend, mut kernels, mut out, mut list) = (None, None, None, false);
+        let (mut backend, mut kernels, mut out, mut word) = (None, None, None, None);
         let mut args = args;
         while let Some(name) = args.next() {
             let mut value = || args.next().ok_or_else(|| anyhow::anyhow!("{name} needs a value\n{USAGE}"));
             match name.as_str() {
-                "kernels" => list = true,
+                "kernels" | "traffic" => word = Some(name.clone()),
                 "--backend" => backend = Some(value()?),
                 "--kernels" => kernels = Some(PathBuf::from(value()?)),
                 "--out" => out = Some(PathBuf::from(value()?)),
                 _ => bail!("unknown argument `{name}`\n{USAGE}"),
             }
         }
-        let what = match (list, backend, out) {
-            (true, None, Some(out)) => What::Kernels { out },
-            (false, Some(backend), None) => What::Checks { backend, kernels },
+        let what = match (word.as_deref(), backend, out) {
+            (Some("kernels"), None, Some(out)) => What::Kernels { out },
+            (Some("traffic"), None, None) => What::Traffic,
+            (None, Some(backend), None) => What::Checks { backend, kernels },
             _ => bail!("{USAGE}"),
         };
         let small = matches!(&what, What::Checks { backend, .. } if backend == "emulator");
@@ -70,7 +73,8 @@ mod tests {
         assert_eq!((dry.size, dry.what), (Size::Small, What::Checks { backend: "emulator".into(), kernels: None }));
         assert_eq!(parse("--backend cuda --kernels k").unwrap().size, Size::Model);
         assert_eq!(parse("kernels --out d").unwrap().what, What::Kernels { out: "d".into() });
-        for wrong in ["", "kernels", "--backend", "--fast", "kernels --backend cuda --out d"] {
+        assert_eq!(parse("traffic").unwrap().what, What::Traffic);
+        for wrong in ["", "kernels", "traffic --out d", "--backend", "--fast", "kernels --backend cuda --out d"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

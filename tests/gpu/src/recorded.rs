@@ -5,8 +5,30 @@ use std::path::Path;
 use anyhow::Result;
 
 #[cfg(not(feature = "emulator"))]
+const LEFT_OUT: &str = "this build cannot run kernels without a GPU: build it with --features emulator";
+
+#[cfg(not(feature = "emulator"))]
 pub(crate) fn write(_: &Path) -> Result<()> {
-    anyhow::bail!("this build cannot run the checks without a GPU: build it with --features emulator")
+    anyhow::bail!(LEFT_OUT)
+}
+
+#[cfg(not(feature = "emulator"))]
+pub(crate) fn traffic() -> Result<()> {
+    anyhow::bail!(LEFT_OUT)
+}
+
+/// Prints what the kernels of the table move and must move at small sizes, as JSON by kernel: `[moved, least]` in bytes.
+#[cfg(feature = "emulator")]
+pub(crate) fn traffic() -> Result<()> {
+    let mut all = serde_json::Map::new();
+    for plane in [32, 64] {
+        let gpu = perilune_gpu::Gpu::new(crate::device::emulator(plane)?, perilune_emulator::OnDemand);
+        gpu.driver().count_traffic();
+        crate::table::once(&gpu)?;
+        all.extend(gpu.driver().traffic().into_iter().map(|(name, t)| (name, serde_json::json!([t.moved, t.least]))));
+    }
+    println!("{}", serde_json::Value::Object(all));
+    Ok(())
 }
 
 /// Writes the sources of all of them, and of the known and the tiny models' kernels, for CUDA and HIP.

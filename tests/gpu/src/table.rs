@@ -32,19 +32,35 @@ pub(crate) fn sets(bytes_each: usize, size: Size) -> usize {
     if size == Size::Small { 2 } else { BEYOND_CACHES.div_ceil(bytes_each.max(1)).clamp(2, 512) }
 }
 
+/// Makes a measurement on a backend.
+type Make<B> = for<'a> fn(&'a B, Size) -> Result<Measured<'a>>;
+
+/// Every kernel of the table. Each is made when its turn comes: all data together would not fit.
+fn rows<B: Backend>() -> [Make<B>; 8] {
+    [
+        |b, size| decode::kda(b, 1, size),
+        |b, size| decode::kda(b, 8, size),
+        |b, size| decode::kda(b, 64, size),
+        |b, size| decode::mla(b, 4 << 10, size),
+        |b, size| decode::mla(b, 64 << 10, size),
+        |b, size| decode::mla(b, 256 << 10, size),
+        experts::mxfp4,
+        experts::bf16_projection,
+    ]
+}
+
+/// One call of every kernel, at small sizes.
+#[cfg(feature = "emulator")]
+pub(crate) fn once<B: Backend>(backend: &B) -> Result<()> {
+    rows::<B>().iter().try_for_each(|make| (make(backend, Size::Small)?.call)(0))
+}
+
 /// Prints the table.
 pub(crate) fn run<B: Backend>(backend: &B, size: Size) -> Result<()> {
     let copy = rate(backend, (copy(backend, size)?, size))?;
     println!("\n{:<44}{:>10}{:>12}{:>9}{:>9}", "kernel", "MB", "µs a call", "GB/s", "of copy");
     println!("{:<44}{:>10}{:>12}{:>9.1}{:>9}", "copy within the device", "", "", copy.gb_per_s, "");
-    for sequences in [1, 8, 64] {
-        print_row(backend, (decode::kda(backend, sequences, size)?, size), copy.gb_per_s)?;
-    }
-    for tokens in [4 << 10, 64 << 10, 256 << 10] {
-        print_row(backend, (decode::mla(backend, tokens, size)?, size), copy.gb_per_s)?;
-    }
-    print_row(backend, (experts::mxfp4(backend, size)?, size), copy.gb_per_s)?;
-    print_row(backend, (experts::bf16_projection(backend, size)?, size), copy.gb_per_s)
+    rows::<B>().iter().try_for_each(|make| print_row(backend, (make(backend, size)?, size), copy.gb_per_s))
 }
 
 fn print_row<B: Backend>(backend: &B, (measured, size): (Measured<'_>, Size), copy: f64) -> Result<()> {

@@ -21,7 +21,7 @@ fn mxfp4_matrix<B: Backend>(backend: &B, [out, inp]: [usize; 2]) -> Result<Weigh
 
 /// One row through 16 experts in MXFP4: gate, up, down.
 pub(super) fn mxfp4<B: Backend>(backend: &B, size: Size) -> Result<Measured<'_>> {
-    let (top_k, width, inner) = if size == Size::Small { (4, 64, 96) } else { (16, 3584, 3072) };
+    let (top_k, width, inner) = if size == Size::Small { (2, 3584, 96) } else { (16, 3584, 3072) };
     let bytes = top_k * 3 * width * inner * 17 / 32;
     let sets = sets(bytes, size);
     let mut experts = Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn mxfp4<B: Backend>(backend: &B, size: Size) -> Result<Measured<'_>>
 
 /// One row through the projections of a KDA layer in bfloat16, one pass.
 pub(super) fn bf16_projection<B: Backend>(backend: &B, size: Size) -> Result<Measured<'_>> {
-    let (inputs, outs) = if size == Size::Small { (64, [96, 40]) } else { (7168, [12288, 12288]) };
+    let (inputs, outs) = if size == Size::Small { (7168, [48, 40]) } else { (7168, [12288, 12288]) };
     let bytes = 2 * inputs * outs.iter().sum::<usize>();
     let sets = sets(bytes, size);
     let matrix = |out: usize| {
