@@ -53,6 +53,9 @@ pub struct ModelArgs {
     /// The device.
     #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
     pub backend: BackendKind,
+    /// Folder of a GPU's kernels, which `cargo xtask build-kernels --out DIR` writes; needed by cuda and hip.
+    #[arg(long, env = "PERILUNE_KERNELS", value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
     /// Threads that compute, 1 to 1024; all cores this process may use where absent.
     #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
@@ -77,7 +80,8 @@ pub struct ModelArgs {
     /// Compute every prompt from its beginning, even where an earlier request began alike.
     #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
     pub disable_prefix_cache: bool,
-    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory it is].
+    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
+    /// it is, 4096 beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
     /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for

@@ -21,6 +21,7 @@ pub mod drafting;
 pub mod drain;
 pub mod error;
 mod generation;
+mod gpu;
 mod http;
 pub mod inspect;
 pub mod inspect_cache;

@@ -16,7 +16,7 @@ use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, Quantize, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
-use crate::backend::{BackendKind, Measured, WithBackend};
+use crate::backend::{BackendKind, DeviceOptions, Measured, WithBackend};
 use crate::cli::ModelArgs;
 use crate::drafting::{DraftOptions, OpenedDraft};
 use crate::error::ServerError;
@@ -38,6 +38,8 @@ pub struct LoadOptions {
     pub backend: BackendKind,
     /// Threads that compute; `None` for all cores.
     pub threads: Option<usize>,
+    /// Folder of a GPU's kernels.
+    pub kernels: Option<PathBuf>,
     /// Most tokens of prompt and answer together; `None` for the model's own limit as far as memory allows.
     pub context_length: Option<usize>,
     /// Fraction of the device's memory to use, weights and caches together.
@@ -90,6 +92,7 @@ impl LoadOptions {
             dir,
             backend: args.backend,
             threads: args.threads,
+            kernels: args.kernels.clone(),
             context_length: args.context_length,
             mem_fraction: args.mem_fraction,
             chunked_prefill_size: args.chunked_prefill_size,
@@ -107,6 +110,13 @@ impl LoadOptions {
     }
 }
 
+impl LoadOptions {
+    /// What they say of the device.
+    pub fn device(&self) -> DeviceOptions<'_> {
+        DeviceOptions { threads: self.threads, kernels: self.kernels.as_deref(), model: Some(&self.dir) }
+    }
+}
+
 /// Loads a checkpoint and starts its engine.
 ///
 /// # Errors
@@ -120,7 +130,7 @@ pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
         tracing::warn!("{doubt}");
     }
     let work = LoadModel { options, config: &config, eos_ids, show };
-    let engine = options.backend.with(options.threads, work)?;
+    let engine = options.backend.with(options.device(), work)?;
     let context_length = engine.context_length();
     Ok(Served { engine, text, defaults, context_length })
 }

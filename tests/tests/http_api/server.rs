@@ -141,6 +141,7 @@ pub fn demo_options() -> LoadOptions {
     LoadOptions {
         dir: demo_dir(),
         backend: perilune_server::backend::BackendKind::Cpu,
+        kernels: None,
         threads: Some(2),
         context_length: Some(16_384),
         mem_fraction: 0.5,
