@@ -7,6 +7,7 @@
 mod checkpoint;
 mod error;
 mod finite;
+mod gguf;
 mod index;
 mod progress;
 mod quantize;
@@ -19,6 +20,7 @@ mod writer;
 pub use checkpoint::{Checkpoint, HostWeight};
 pub use error::WeightsError;
 pub use finite::check_finite;
+pub use gguf::{GgufFormat, write_gguf};
 pub use progress::{Progress, Stage};
 pub use quantize::Quantize;
 pub use random::{RandomOptions, StoredExperts, write_random_checkpoint};
