@@ -13,15 +13,23 @@ use perilune_scheduler::{
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use crate::disk_desk::{DiskDesk, OpenDesk};
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::Work;
 use crate::step::{outcomes, step_input};
 use crate::{EngineState, GenerateRequest, StepRunner, TokenEvent};
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
-pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) {
-    let mut device = DeviceThread::new(runner, shared.clone(), inbox);
-    let end = catch_unwind(AssertUnwindSafe(|| device.serve()));
+pub(crate) fn run<R: StepRunner>(
+    (runner, disk): (R, Option<OpenDesk>),
+    shared: Arc<Shared>,
+    inbox: UnboundedReceiver<Command>,
+) {
+    let mut device = DeviceThread::new((runner, disk), shared.clone(), inbox);
+    let end = catch_unwind(AssertUnwindSafe(|| {
+        device.serve()?;
+        device.save_everything()
+    }));
     let state = match end {
         Ok(Ok(())) => EngineState::Stopped,
         Ok(Err(reason)) => EngineState::Dead { reason },
@@ -35,12 +43,13 @@ pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: Unbounde
     device.end_everything(&state);
 }
 
-struct DeviceThread<R> {
-    runner: R,
+pub(crate) struct DeviceThread<R> {
+    pub(crate) runner: R,
     shared: Arc<Shared>,
-    inbox: UnboundedReceiver<Command>,
-    scheduler: Scheduler,
-    cache: CacheManager,
+    pub(crate) inbox: UnboundedReceiver<Command>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) cache: CacheManager,
+    pub(crate) disk: Option<DiskDesk>,
     streams: HashMap<SeqId, Stream>,
     seeds: SeedSource,
     ending: Ending,
@@ -61,7 +70,7 @@ enum Ending {
 }
 
 impl<R: StepRunner> DeviceThread<R> {
-    fn new(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
+    fn new((runner, disk): (R, Option<OpenDesk>), shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
         let config = &shared.config;
         let scheduler = Scheduler::new(SchedulerConfig {
             max_running: config.max_running_requests,
@@ -71,10 +80,17 @@ impl<R: StepRunner> DeviceThread<R> {
             eos_ids: config.eos_ids.clone(),
             checkpoints: config.checkpoints,
         });
+        let mut cache = CacheManager::new(config.cache);
+        cache.set_kept_slot_len(runner.kept_slot_len(config.cache.arena.slot_len));
+        let disk = disk.map(|open| {
+            cache.attach_disk(open.config, open.found);
+            open.desk
+        });
         DeviceThread {
             runner,
             scheduler,
-            cache: CacheManager::new(config.cache),
+            cache,
+            disk,
             shared,
             inbox,
             streams: HashMap::new(),
@@ -88,9 +104,10 @@ impl<R: StepRunner> DeviceThread<R> {
     fn serve(&mut self) -> Result<(), String> {
         loop {
             self.drain_inbox();
+            self.attend_disk();
             match self.ending {
                 Ending::Now => return Ok(()),
-                Ending::WhenIdle if self.scheduler.is_idle() => return Ok(()),
+                Ending::WhenIdle if self.is_idle() => return Ok(()),
                 _ => {}
             }
             if !self.scheduler.is_idle() {
@@ -104,7 +121,7 @@ impl<R: StepRunner> DeviceThread<R> {
     /// Takes in all commands; sleeps until there is one when there is nothing else to do.
     fn drain_inbox(&mut self) {
         loop {
-            let command = if self.scheduler.is_idle() && self.ending == Ending::No {
+            let command = if self.is_idle() && self.ending == Ending::No {
                 self.inbox.blocking_recv()
             } else {
                 match self.inbox.try_recv() {
@@ -121,18 +138,27 @@ impl<R: StepRunner> DeviceThread<R> {
                     return;
                 }
             }
-            if self.scheduler.is_idle() {
+            if self.is_idle() {
+                self.attend_disk();
                 self.publish();
                 self.note_progress();
             }
         }
     }
 
+    /// Whether nobody waits for anything.
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle() && self.num_held() == 0
+    }
+
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(submission) => self.accept(*submission),
             Command::Abort(id) => self.abort(id),
-            Command::AbortAll => self.scheduler.ids().into_iter().for_each(|id| self.abort(id)),
+            Command::AbortAll => {
+                self.release_held(|_| true);
+                self.scheduler.ids().into_iter().for_each(|id| self.abort(id));
+            }
             Command::FlushCache => self.cache.flush(),
             Command::ReportCache(reply) => {
                 // Whoever asked may be gone.
@@ -143,17 +169,18 @@ impl<R: StepRunner> DeviceThread<R> {
         }
     }
 
-    fn accept(&mut self, submission: Submission) {
+    pub(crate) fn accept(&mut self, submission: Submission) {
         let Submission { id, request, events } = submission;
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
         self.streams.insert(id, Stream { events, queued: true });
         let GenerateRequest { prompt, params, cache_salt, checkpoint_hints } = request;
         let key = CacheKey { salt: cache_salt.map(Into::into), ..CacheKey::default() };
-        self.scheduler.add(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
+        self.admit(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
     }
 
     fn abort(&mut self, id: SeqId) {
+        self.release_held(|held| held == id);
         if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
             self.deliver(event);
         }
@@ -173,6 +200,7 @@ impl<R: StepRunner> DeviceThread<R> {
         self.publish();
         let input = step_input((&self.scheduler, &self.cache), &plan)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
+        self.send_archived();
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan);
         let events = self.scheduler.commit(&mut self.cache, &plan, outcomes);
@@ -233,7 +261,8 @@ impl<R: StepRunner> DeviceThread<R> {
     /// The numbers before and after a step, or while idle.
     fn publish(&mut self) {
         let usage = self.cache.usage();
-        let never_ran = self.streams.values().filter(|stream| stream.queued).count();
+        let queued = self.streams.values().filter(|stream| stream.queued).count();
+        let never_ran = queued.saturating_sub(self.num_held());
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.running = self.scheduler.num_running();
         monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
@@ -243,7 +272,7 @@ impl<R: StepRunner> DeviceThread<R> {
 
     /// A step has finished, or none is owed.
     fn note_progress(&self) {
-        self.shared.lock_monitor().note_progress(if self.scheduler.is_idle() { Work::None } else { Work::Left });
+        self.shared.lock_monitor().note_progress(if self.is_idle() { Work::None } else { Work::Left });
     }
 
     /// Nobody may wait for an engine that is gone: ends all streams, those still in the inbox included.
@@ -254,6 +283,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 self.accept(*submission);
             }
         }
+        self.release_held(|_| true);
         let dead = if let EngineState::Dead { reason } = state { Some(reason.clone()) } else { None };
         for id in self.scheduler.ids() {
             match (&dead, self.scheduler.abort(id, &mut self.cache)) {
