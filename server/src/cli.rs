@@ -42,6 +42,8 @@ pub enum Command {
     SimulateCache(SimulateArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
+    /// Write a checkpoint in another format, to measure other programs on the same weights.
+    Convert(ConvertArgs),
 }
 
 /// Which model, on what.
@@ -84,6 +86,15 @@ pub struct ModelArgs {
     /// it is, 4096 beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
+    /// Directory for stored prefixes that no longer fit in memory; it outlives the server. Holds prompts in the clear.
+    #[arg(long, env = "PERILUNE_DISK_CACHE", value_name = "DIR")]
+    pub disk_cache: Option<PathBuf>,
+    /// How much of it may be used, in MiB.
+    #[arg(long, env = "PERILUNE_DISK_CACHE_MIB", value_name = "MIB", default_value_t = 8192, value_parser = positive)]
+    pub disk_cache_mib: usize,
+    /// What states become once they have left the device, in host memory and on disk: less memory, for some accuracy.
+    #[arg(long, env = "PERILUNE_CACHE_STATE_DTYPE", value_enum, default_value_t = StateDtype::F32)]
+    pub cache_state_dtype: StateDtype,
     /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
     /// never [default: as many as have latents of the size of a state].
     #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
@@ -128,6 +139,27 @@ pub enum DraftLengthRule {
     Adaptive,
     /// Always as many as allowed.
     Fixed,
+}
+
+/// What states are kept as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StateDtype {
+    /// As they are: answers are the same to the last bit.
+    F32,
+    /// Half the memory.
+    Bf16,
+    /// A little over a quarter.
+    Int8,
+}
+
+impl From<StateDtype> for perilune_engine::StateFormat {
+    fn from(asked: StateDtype) -> Self {
+        match asked {
+            StateDtype::F32 => perilune_engine::StateFormat::F32,
+            StateDtype::Bf16 => perilune_engine::StateFormat::Bf16,
+            StateDtype::Int8 => perilune_engine::StateFormat::Int8,
+        }
+    }
 }
 
 /// What matrices are rounded to: whole numbers with a scale for each 32 of them.
@@ -176,7 +208,8 @@ pub struct ServeArgs {
     #[arg(long, env = "PERILUNE_RETRY_AFTER", value_name = "SECONDS", default_value_t = 1, value_parser = seconds)]
     pub retry_after: u64,
     /// How long requests in flight may go on after SIGTERM, in seconds. Up to 7 seconds more pass after it: 2 for what is
-    /// left to end with an error, 5 for connections to close. A second SIGTERM ends at once.
+    /// left to end with an error, 5 for connections to close; with --disk-cache up to 6 more to write what is stored. A
+    /// second SIGTERM ends at once.
     #[arg(long, env = "PERILUNE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds)]
     pub drain_timeout: u64,
     /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
@@ -305,6 +338,10 @@ pub struct BenchArgs {
     /// Tokens before the ones that a single sequence decodes, one measurement each.
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_values_t = [128, 4096], value_parser = positive)]
     pub context: Vec<usize>,
+    /// Rows of one sequence in one step, all of them with logits, one measurement each: what verifying drafted tokens costs
+    /// before any of them is taken back.
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = positive)]
+    pub verify: Vec<usize>,
     /// Print where the time of a step goes, by operation, at batch 1 and in prefill.
     #[arg(long)]
     pub ops: bool,
@@ -334,6 +371,45 @@ pub struct BenchModelArgs {
     /// Seed of the weights.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+}
+
+/// Flags of `convert`.
+#[derive(Debug, Clone, Args)]
+pub struct ConvertArgs {
+    /// The format.
+    #[arg(long, value_enum)]
+    pub to: ConvertTo,
+    /// What matrices are written as; experts that are packed stay so.
+    #[arg(long, value_enum, default_value_t = MatrixFormat::F16)]
+    pub matrices: MatrixFormat,
+    /// The checkpoint.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The file to write.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+}
+
+/// Formats of other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ConvertTo {
+    /// llama.cpp's, without a vocabulary.
+    Gguf,
+}
+
+/// What matrices are written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MatrixFormat {
+    /// Two bytes a weight.
+    F16,
+    /// Two bytes a weight, as most checkpoints have them.
+    Bf16,
+    /// 8 bits a weight and a scale for 32.
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// 4 bits a weight and a scale for 32; 8 in the head.
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 /// How routed experts are stored.

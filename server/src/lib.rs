@@ -17,6 +17,8 @@ mod chat_reply;
 mod chat_request;
 pub mod cli;
 mod completion_reply;
+pub mod convert;
+pub mod disk_cache;
 pub mod drafting;
 pub mod drain;
 pub mod error;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use perilune_backend::DeviceInfo;
 use perilune_config::{GenerationConfig, ModelConfig};
 use perilune_engine::{
-    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
-    size_pools,
+    CacheConfig, CheckpointRules, DiskTier, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes,
+    Prefixes, StateFormat, size_pools,
 };
 use perilune_model::{Kimi, ModelError};
 use perilune_sampling::SamplingError;
@@ -18,6 +18,7 @@ use perilune_weights::{Checkpoint, Quantize, SafetensorsDir, check_finite};
 use crate::app::{Served, TextSide};
 use crate::backend::{BackendKind, DeviceOptions, Measured, WithBackend};
 use crate::cli::ModelArgs;
+use crate::disk_cache::{self, Computed, DiskCache};
 use crate::drafting::{DraftOptions, OpenedDraft};
 use crate::error::ServerError;
 use crate::model_dir::default_model;
@@ -56,6 +57,10 @@ pub struct LoadOptions {
     pub prefixes: Prefixes,
     /// Host memory for what no longer fits on the device, in bytes; `None` for what suits the device.
     pub host_cache_bytes: Option<usize>,
+    /// What states become once they have left the device.
+    pub state_format: StateFormat,
+    /// Files for what no longer fits in memory.
+    pub disk_cache: Option<DiskCache>,
     /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
     /// worth its memory, 0 for never.
     pub checkpoint_interval: Option<usize>,
@@ -101,6 +106,8 @@ impl LoadOptions {
             block_size: args.block_size,
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
+            state_format: args.cache_state_dtype.into(),
+            disk_cache: args.disk_cache.clone().map(|dir| DiskCache { dir, bytes: args.disk_cache_mib << 20 }),
             checkpoint_interval: args.checkpoint_interval,
             drafts: DraftOptions::from_args(args)?,
             quantize: args.quantize.map(Quantize::from),
@@ -204,6 +211,8 @@ impl WithBackend for LoadModel<'_> {
         let draft = self.options.drafts.open(self.config)?;
         let memory = (backend.info().memory_bytes, checkpoint.size_bytes());
         let engine_config = self.engine_config(memory, &draft)?;
+        // Before the weights: whoever named a directory that cannot be used is to know soon.
+        let disk = self.disk_tier((&source, &backend.info().name), &engine_config)?;
         let mut progress = LoadProgress::new(self.show);
         if self.options.weight_check == WeightCheck::Full {
             check_finite(&checkpoint, &mut |report| progress.report(report))?;
@@ -222,11 +231,33 @@ impl WithBackend for LoadModel<'_> {
         let check = self.options.weight_check;
         let speculation = draft.load(&backend, (self.config, &engine_config), check)?;
         let runner = ModelRunner::with_speculation((backend, model), &engine_config, speculation)?;
-        Ok(Engine::start(runner, engine_config)?)
+        let runner = runner.with_state_format(self.options.state_format)?;
+        Ok(match disk {
+            Some(disk) => Engine::start_with_disk(runner, engine_config, disk)?,
+            None => Engine::start(runner, engine_config)?,
+        })
     }
 }
 
 impl LoadModel<'_> {
+    fn disk_tier(
+        &self,
+        (source, device): (&SafetensorsDir, &str),
+        engine: &EngineConfig,
+    ) -> Result<Option<DiskTier>, ServerError> {
+        let Some(disk) = &self.options.disk_cache else { return Ok(None) };
+        if self.options.prefixes == Prefixes::Forget {
+            let (flag, value) = ("--disk-cache", disk.dir.display().to_string());
+            return Err(ServerError::Flag {
+                flag,
+                value,
+                rule: "--disable-prefix-cache leaves nothing to keep".into(),
+            });
+        }
+        let computed = Computed { options: self.options, config: self.config, source, device, cache: &engine.cache };
+        disk_cache::open(disk, &computed).map(Some)
+    }
+
     /// Pools in what the weights leave of the memory.
     fn engine_config(
         &self,

@@ -152,6 +152,8 @@ pub fn demo_options() -> LoadOptions {
         block_size: 32,
         prefixes: Prefixes::Keep,
         host_cache_bytes: None,
+        disk_cache: None,
+        state_format: perilune_engine::StateFormat::F32,
         checkpoint_interval: None,
         quantize: None,
         weight_check: WeightCheck::Off,
