@@ -23,6 +23,7 @@ fn config(units: (usize, usize)) -> EngineConfig {
         max_queued_requests: 100,
         chunked_prefill_size: 64,
         max_prompt_logit_rows: 64,
+        max_drafts: 0,
         context_length: 600,
         cache: MODEL.room(BLOCK, units),
         checkpoints: CheckpointRules { interval: 0, least_gap: BLOCK },
