@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 use perilune_cache::{CacheKey, CacheManager};
 use perilune_sampling::SeedSource;
 use perilune_scheduler::{
-    Event, EventKind, FinishReason, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
+    Draws, Event, EventKind, FinishReason, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan, TokenRole,
 };
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use crate::constraints::Constraints;
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::Work;
 use crate::step::{outcomes, step_input};
@@ -43,6 +44,7 @@ struct DeviceThread<R> {
     cache: CacheManager,
     streams: HashMap<SeqId, Stream>,
     seeds: SeedSource,
+    constraints: Constraints,
     ending: Ending,
 }
 
@@ -79,6 +81,7 @@ impl<R: StepRunner> DeviceThread<R> {
             inbox,
             streams: HashMap::new(),
             seeds: SeedSource::from_entropy(),
+            constraints: Constraints::default(),
             ending: Ending::No,
         }
     }
@@ -148,7 +151,10 @@ impl<R: StepRunner> DeviceThread<R> {
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
         self.streams.insert(id, Stream { events, queued: true });
-        let GenerateRequest { prompt, params, cache_salt, checkpoint_hints } = request;
+        let GenerateRequest { prompt, params, cache_salt, checkpoint_hints, grammar } = request;
+        if let Some(grammar) = grammar {
+            self.constraints.add(id, grammar);
+        }
         let key = CacheKey { salt: cache_salt.map(Into::into), ..CacheKey::default() };
         self.scheduler.add(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
     }
@@ -171,16 +177,38 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
-        let input = step_input((&self.scheduler, &self.cache), &plan)?;
+        let input = step_input((&self.scheduler, &self.cache, &self.constraints), &plan)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan);
+        self.end_unconstrainable(&plan);
         let events = self.scheduler.commit(&mut self.cache, &plan, outcomes);
         // The numbers first: whoever sees a stream end also sees that its memory is free.
         self.publish();
         self.note_progress();
+        events.iter().for_each(|event| self.follow(event));
         events.into_iter().for_each(|event| self.deliver(event));
         Ok(())
+    }
+
+    /// The next mask is computed from now on.
+    fn follow(&mut self, event: &Event) {
+        if let EventKind::Token { id, role: TokenRole::Content, .. } = &event.kind {
+            self.constraints.advance(event.seq, vec![*id]);
+        }
+    }
+
+    /// Ends the sequences whose masks could not be had; what was drawn for them is dropped.
+    fn end_unconstrainable(&mut self, plan: &StepPlan) {
+        for run in plan.runs.iter().filter(|run| run.draws == Draws::Token) {
+            let masks = self.constraints.pending(run.seq).map(|pending| pending.wait());
+            if let Some(Err(error)) = masks
+                && self.scheduler.abort(run.seq, &mut self.cache).is_some()
+            {
+                self.shared.lock_monitor().stats.finished.failed += 1;
+                self.send_last(run.seq, TokenEvent::Failed { message: error.to_string() });
+            }
+        }
     }
 
     /// Sends an event; a caller who is gone has an abort on its way.
@@ -201,14 +229,21 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         drop(monitor);
         let event = TokenEvent::from(kind);
-        let last = event.is_last();
-        if let Some(stream) = self.streams.get(&seq) {
+        if event.is_last() {
+            self.send_last(seq, event);
+        } else if let Some(stream) = self.streams.get(&seq) {
             // The receiver may be gone; its drop has sent an abort.
             let _ = stream.events.send(event);
         }
-        if last {
-            self.leave_queue(seq);
-            self.streams.remove(&seq);
+    }
+
+    /// Sends a last event and forgets the request.
+    fn send_last(&mut self, id: SeqId, event: TokenEvent) {
+        self.leave_queue(id);
+        self.constraints.remove(id);
+        if let Some(stream) = self.streams.remove(&id) {
+            // As in `deliver`.
+            let _ = stream.events.send(event);
         }
     }
 
@@ -260,13 +295,8 @@ impl<R: StepRunner> DeviceThread<R> {
                 (None, Some(event)) => self.deliver(event),
                 (Some(reason), _) => {
                     self.shared.lock_monitor().stats.finished.failed += 1;
-                    self.leave_queue(id);
-                    if let Some(stream) = self.streams.remove(&id) {
-                        // As in `deliver`.
-                        let _ = stream
-                            .events
-                            .send(TokenEvent::Failed { message: format!("the engine has died: {reason}") });
-                    }
+                    let message = format!("the engine has died: {reason}");
+                    self.send_last(id, TokenEvent::Failed { message });
                 }
                 (None, None) => {}
             }

@@ -5,6 +5,7 @@
 //! and stop strings are not here: a caller that has seen enough drops the stream.
 
 mod config;
+mod constraints;
 mod device_thread;
 mod error;
 mod event;
@@ -17,6 +18,7 @@ mod step;
 mod stream;
 
 pub use config::EngineConfig;
+pub use constraints::PendingMasks;
 pub use error::{EngineError, SubmitError};
 pub use event::TokenEvent;
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
@@ -25,7 +27,9 @@ pub use perilune_cache::{
     ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, CacheReport, CacheStats, CacheUsage, HostId, Place,
     PrefixReport, Prefixes, SequenceCache, StateReport, Tier, UnitKind,
 };
-pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
+pub use perilune_sampling::{
+    ConstraintError, Grammar, SamplingParams, SharedGrammar, TokenConstraint, TokenLogprob, TokenLogprobs,
+};
 pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
 pub use runner::{StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};

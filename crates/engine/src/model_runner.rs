@@ -166,7 +166,8 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
         for (index, run) in input.runs.iter().enumerate() {
             let logits = self.batch.logit_rows(index);
             let first = run.rows.first().map_or(0, |row| row.row);
-            rows.extend(run.rows.iter().map(|row| SampleRow { row: logits.start + row.row - first, ..row.clone() }));
+            let masked = run.masked_rows();
+            rows.extend(masked.into_iter().map(|row| SampleRow { row: logits.start + row.row - first, ..row }));
         }
         let sampled = self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
         let mut sampled = sampled.into_iter();
