@@ -183,6 +183,7 @@ fn greedy(row: usize) -> SampleRow {
         choice: Choice::Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, step: 0 },
         bias: Vec::new(),
         banned: Vec::new(),
+        allowed: None,
         penalties: Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 },
         counts: Vec::new(),
         top_logprobs: None,

@@ -61,7 +61,8 @@ impl HashRunner {
     fn compute(&mut self, run: &StepRun<'_>) -> Result<Vec<SampledRow>, BackendError> {
         let history = self.history(run);
         assert_eq!(history.len(), run.position, "positions follow each other");
-        let mut rows = run.rows.iter().peekable();
+        let masked = run.masked_rows();
+        let mut rows = masked.iter().peekable();
         let (mut out, mut copies) = (Vec::new(), Vec::new());
         for (i, token) in run.tokens.iter().enumerate() {
             assert_ne!(*token, PANIC, "asked to panic");
@@ -92,7 +93,8 @@ fn sample(history: &[TokenId], row: &SampleRow) -> SampledRow {
         Choice::Given(id) => id,
         Choice::Draw { seed, .. } => {
             let drawn = (0..).map(|n| TokenId((hash(seed.wrapping_add(n)) % u64::from(POISON.0)) as u32));
-            drawn.into_iter().find(|id| !row.banned.contains(id)).unwrap()
+            let allowed = |id: &TokenId| row.allowed.as_ref().is_none_or(|mask| mask.allows(*id));
+            drawn.into_iter().find(|id| !row.banned.contains(id) && allowed(id)).unwrap()
         }
     };
     let logprob = -((hash(u64::from(id.0)) % 1000) as f32) / 100.0;

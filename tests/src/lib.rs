@@ -7,7 +7,9 @@ mod engines;
 mod gate;
 mod golden;
 mod hash_runner;
+mod random_checkpoint;
 mod tiny;
+mod toy_grammar;
 
 pub use bench::{Bench, data_dir, demo_dir};
 pub use drafts::{ByChance, ByHeart};
@@ -15,4 +17,6 @@ pub use engines::{Tiny, all_events, demo_engine, demo_room, finish, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};
+pub use random_checkpoint::write_random_model;
 pub use tiny::tiny_checkpoint;
+pub use toy_grammar::ToyGrammar;

@@ -1,15 +1,18 @@
 //! What an engine does when callers leave, rows are not numbers, devices fail, and queues are full.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use perilune_backend::BackendError;
 use perilune_engine::{
     CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams,
-    StepInput, StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
+    SharedGrammar, StepInput, StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{FAULT, Gate, HashRunner, PANIC, POISON, Tiny, VOCAB, all_events, finish, gated, room, tokens};
+use perilune_tests::{
+    FAULT, Gate, HashRunner, PANIC, POISON, Tiny, ToyGrammar, VOCAB, all_events, finish, gated, room, tokens,
+};
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -400,5 +403,30 @@ fn a_stall_can_be_seen() {
     assert!(engine.stats().stalled_for.is_some());
     drop(gate);
     all_events(stream);
+    assert_clean(&engine);
+}
+
+#[test]
+fn a_grammar_that_cannot_go_on_ends_its_own_request_alone() {
+    let engine = hash_engine(config());
+    let bound = |fails_after| {
+        let grammar = Some(SharedGrammar(Arc::new(ToyGrammar { fails_after })));
+        GenerateRequest { grammar, ..request(&[1, 2], 9) }
+    };
+    let expected = all_events(engine.submit(bound(None)).unwrap());
+    assert_eq!(finish(&expected), Some(FinishReason::Length));
+    let limits = [None, Some(0), Some(4), None, Some(8), Some(9)];
+    let streams: Vec<_> = limits.iter().map(|limit| engine.submit(bound(*limit)).unwrap()).collect();
+    for (stream, limit) in streams.into_iter().zip(limits) {
+        let events = all_events(stream);
+        match limit {
+            Some(count) if count < 9 => {
+                assert!(is_failed(&events), "{events:?}");
+                assert_eq!(tokens(&events), tokens(&expected)[..count]);
+            }
+            _ => assert_eq!(tokens(&events), tokens(&expected)),
+        }
+    }
+    assert_eq!(engine.stats().finished.failed, 3);
     assert_clean(&engine);
 }

@@ -1,5 +1,5 @@
 //! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted ≡ continued from a stored prefix ≡ drafted, bit
-//! for bit, greedy and seeded, with every log-probability. Random requests on real models, many of which begin alike, with
+//! for bit, greedy and seeded, with every log-probability, free and bound by a grammar. Random requests on real models, many of which begin alike, with
 //! memory for little more than the longest of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
@@ -10,7 +10,7 @@ use perilune_engine::{
     Prefixes, SamplingParams, TokenEvent, TokenStream, Usage,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{ByHeart, Tiny, all_events, demo_engine, demo_room, gated, tokens};
+use perilune_tests::{ByHeart, Tiny, ToyGrammar, all_events, demo_engine, demo_room, gated, tokens};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -109,7 +109,8 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         .prop_map(move |(which, shared, own)| stem(which).take(shared).chain(own).collect::<Vec<_>>());
     let sharing =
         (prop::option::weighted(0.2, Just("tenant".to_owned())), prop::collection::btree_set(1..36_usize, 0..3));
-    let request = (prompt, params(), prop::option::weighted(0.15, 0_usize..8), sharing);
+    let bound = (sharing, prop::bool::weighted(0.3));
+    let request = (prompt, params(), prop::option::weighted(0.15, 0_usize..8), bound);
     let limits = (1_usize..6, 1_usize..20, 1_usize..6);
     let pools = (1_usize..9, 0_usize..6, 1_usize..6);
     let rules = (0_usize..60, prop_oneof![Just(0_usize), 4_usize..20], 1_usize..6);
@@ -122,11 +123,15 @@ fn schedule() -> impl Strategy<Value = Schedule> {
                 0 => params,
                 _ => SamplingParams { temperature: 0.0, ..params },
             };
-            let request = |(prompt, params, _, (cache_salt, hints)): (_, _, _, (_, BTreeSet<usize>))| GenerateRequest {
-                cache_salt,
-                checkpoint_hints: hints.into_iter().collect(),
-                ..GenerateRequest::new(prompt, steady(params))
-            };
+            let request =
+                |(prompt, params, _, ((cache_salt, hints), bound)): (_, _, _, ((_, BTreeSet<usize>), bool))| {
+                    GenerateRequest {
+                        grammar: bound.then(ToyGrammar::shared),
+                        cache_salt,
+                        checkpoint_hints: hints.into_iter().collect(),
+                        ..GenerateRequest::new(prompt, steady(params))
+                    }
+                };
             Schedule {
                 requests: all.into_iter().map(request).collect(),
                 patience,

@@ -69,10 +69,10 @@ fn choose(level: SimdLevel, asked: &SampleRow, logits: &[f32]) -> Option<TokenId
 }
 
 fn is_adjusted(asked: &SampleRow) -> bool {
-    !(asked.bias.is_empty() && asked.banned.is_empty() && asked.counts.is_empty())
+    !(asked.bias.is_empty() && asked.banned.is_empty() && asked.counts.is_empty() && asked.allowed.is_none())
 }
 
-/// Logits after bias, penalties and bans, in this order.
+/// Logits after bias, penalties, bans and mask, in this order.
 fn adjust(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
     let mut out = logits.to_vec();
     for (id, bias) in &asked.bias {
@@ -90,6 +90,9 @@ fn adjust(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
     }
     for id in &asked.banned {
         out[id.index()] = f32::NEG_INFINITY;
+    }
+    if let Some(mask) = &asked.allowed {
+        mask.apply(&mut out);
     }
     out
 }
@@ -270,7 +273,16 @@ mod tests {
     const OFF: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
     fn row(choice: Choice) -> SampleRow {
-        SampleRow { row: 0, choice, bias: vec![], banned: vec![], penalties: OFF, counts: vec![], top_logprobs: None }
+        SampleRow {
+            row: 0,
+            choice,
+            bias: vec![],
+            banned: vec![],
+            allowed: None,
+            penalties: OFF,
+            counts: vec![],
+            top_logprobs: None,
+        }
     }
 
     fn draw(filters: (f32, u32, f32, f32), seed: u64) -> Choice {

@@ -48,7 +48,7 @@ fn maximum(logits: &[f32]) -> f32 {
     logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Logits after bias, penalties and bans, in this order.
+/// Logits after bias, penalties, bans and mask, in this order.
 fn adjusted(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
     let mut out = logits.to_vec();
     for (id, bias) in &asked.bias {
@@ -66,6 +66,9 @@ fn adjusted(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
     }
     for id in &asked.banned {
         out[id.index()] = f32::NEG_INFINITY;
+    }
+    if let Some(mask) = &asked.allowed {
+        mask.apply(&mut out);
     }
     out
 }
@@ -139,7 +142,16 @@ mod tests {
 
     fn row(choice: Choice) -> SampleRow {
         let penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
-        SampleRow { row: 0, choice, bias: vec![], banned: vec![], penalties, counts: vec![], top_logprobs: None }
+        SampleRow {
+            row: 0,
+            choice,
+            bias: vec![],
+            banned: vec![],
+            allowed: None,
+            penalties,
+            counts: vec![],
+            top_logprobs: None,
+        }
     }
 
     fn token(outcome: &SampledRow) -> u32 {

@@ -1,6 +1,8 @@
 //! The distribution behind a draw, on the host: what [`crate::Backend::sample`] draws from, in the order that the module of
 //! [`SampleRow`] says.
 
+use perilune_tensor::TokenId;
+
 use crate::{Choice, Penalties, RowDistribution, SampleRow};
 
 /// How many of the most likely tokens top-p looks at first.
@@ -42,7 +44,7 @@ fn probabilities(row: &SampleRow, logits: &[f32]) -> Option<Vec<f32>> {
     Some(weights)
 }
 
-/// Bias, penalties and bans, in this order.
+/// Bias, penalties, bans and mask, in this order.
 fn adjust(logits: &mut [f32], row: &SampleRow) {
     for (id, bias) in &row.bias {
         logits[id.index()] += bias;
@@ -59,6 +61,14 @@ fn adjust(logits: &mut [f32], row: &SampleRow) {
     }
     for id in &row.banned {
         logits[id.index()] = f32::NEG_INFINITY;
+    }
+    if let Some(mask) = &row.allowed {
+        let forbidden = |id: usize| u32::try_from(id).is_ok_and(|id| !mask.allows(TokenId(id)));
+        logits
+            .iter_mut()
+            .enumerate()
+            .filter(|(id, _)| forbidden(*id))
+            .for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
     }
 }
 
@@ -122,13 +132,22 @@ fn kept(weights: &[f32], filters: Filters) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::TokenCount;
-    use perilune_tensor::TokenId;
+    use perilune_tensor::TokenMask;
 
     const OFF: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
     fn row((temperature, top_k, top_p, min_p): (f32, u32, f32, f32)) -> SampleRow {
         let choice = Choice::Draw { temperature, top_k, top_p, min_p, seed: 1, step: 0 };
-        SampleRow { row: 0, choice, bias: vec![], banned: vec![], penalties: OFF, counts: vec![], top_logprobs: None }
+        SampleRow {
+            row: 0,
+            choice,
+            bias: vec![],
+            banned: vec![],
+            allowed: None,
+            penalties: OFF,
+            counts: vec![],
+            top_logprobs: None,
+        }
     }
 
     fn near(got: Option<Vec<f32>>, want: &[f32]) {
@@ -171,6 +190,13 @@ mod tests {
         let total: f32 = adjusted.iter().map(|l| l.exp()).sum();
         let want: Vec<f32> = adjusted.iter().map(|l| l.exp() / total).chain([0.0]).collect();
         near(probabilities(&asked, &[1.0, 4.0, -1.0, 9.0]), &want);
+    }
+
+    #[test]
+    fn a_mask_leaves_what_it_allows() {
+        let mut asked = row((1.0, 0, 1.0, 0.0));
+        asked.allowed = Some(TokenMask::of(&[TokenId(1), TokenId(3)], 4));
+        near(probabilities(&asked, &[9.0, 0.0, 1.0, 3.0_f32.ln()]), &[0.0, 0.25, 0.0, 0.75]);
     }
 
     #[test]

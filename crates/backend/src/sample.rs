@@ -1,10 +1,10 @@
 //! From logits to tokens and log-probabilities, one row per sampled position.
 //!
-//! The order of a row: non-finite guard → log-probabilities of the raw logits → bias, penalties, bans → temperature →
+//! The order of a row: non-finite guard → log-probabilities of the raw logits → bias, penalties, bans, mask → temperature →
 //! top-k → top-p → min-p → draw. Temperature 0 takes the largest adjusted logit, the lowest id among equals.
 //! A draw depends only on the row's logits, its parameters, its seed and its step: never on the batch.
 
-use perilune_tensor::{DType, TokenId};
+use perilune_tensor::{DType, TokenId, TokenMask};
 
 use crate::check::Checker;
 use crate::{BackendError, DeviceTensor};
@@ -64,6 +64,8 @@ pub struct SampleRow {
     pub bias: Vec<(TokenId, f32)>,
     /// Tokens that must not come now.
     pub banned: Vec<TokenId>,
+    /// The only tokens that may come now; `None` for all. Log-probabilities are those of the raw logits all the same.
+    pub allowed: Option<TokenMask>,
     /// Penalties.
     pub penalties: Penalties,
     /// Occurrences, needed only where a penalty is on.

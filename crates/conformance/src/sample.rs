@@ -4,7 +4,7 @@ use perilune_backend::{
     Backend, Choice, Penalties, RowDistribution, Sample, SampleRow, SampledRow, TokenCount, TopLogprob,
 };
 use perilune_reference::sample::{self, Adjust, Filters};
-use perilune_tensor::TokenId;
+use perilune_tensor::{TokenId, TokenMask};
 
 use crate::rig::{Noise, Rig, for_all};
 
@@ -19,7 +19,16 @@ fn draw(f: Filters, seed: u64) -> Choice {
 }
 
 fn plain(row: usize, choice: Choice) -> SampleRow {
-    SampleRow { row, choice, bias: vec![], banned: vec![], penalties: OFF, counts: vec![], top_logprobs: None }
+    SampleRow {
+        row,
+        choice,
+        bias: vec![],
+        banned: vec![],
+        allowed: None,
+        penalties: OFF,
+        counts: vec![],
+        top_logprobs: None,
+    }
 }
 
 fn token(outcome: &SampledRow) -> (TopLogprob, &[TopLogprob]) {
@@ -46,6 +55,7 @@ pub fn check_sample_scores<B: Backend>(backend: &B) {
         }
     });
     corrupt_rows(&rig);
+    masked_rows(&rig);
     let out_of_range = [plain(0, Choice::Given(TokenId(4))), plain(1, greedy())];
     for row in out_of_range {
         let tensor = rig.f32([1, 4], &[0.0; 4]);
@@ -88,6 +98,28 @@ fn scores_of_row<B: Backend>(rig: &Rig<'_, B>, (logits, vocabulary): (&[f32], us
     assert_eq!(top.iter().map(|t| t.id.index()).collect::<Vec<_>>(), order[..wanted]);
     assert!(top.iter().all(|t| (t.logprob - log_probabilities[t.id.index()]).abs() < 1e-4));
     assert_eq!(token(&outcome[2]).0.id.index(), sample::greedy(&sample::adjusted(row, &adjust)));
+}
+
+/// What a mask leaves out never comes, greedy or drawn, and log-probabilities do not notice it.
+fn masked_rows<B: Backend>(rig: &Rig<'_, B>) {
+    for vocabulary in [2, 31, 32, 33, 200] {
+        let mut noise = Noise::new(vocabulary as u64);
+        let logits = noise.row(vocabulary, 9.0);
+        let ids: Vec<TokenId> = (0..vocabulary as u32).step_by(7).map(TokenId).collect();
+        let allowed = Some(TokenMask::of(&ids, vocabulary));
+        let best = ids.iter().copied().max_by(|a, b| logits[a.index()].total_cmp(&logits[b.index()])).unwrap();
+        let filters = Filters { temperature: 3.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+        let mut rows =
+            vec![SampleRow { allowed: allowed.clone(), top_logprobs: Some(vocabulary), ..plain(0, greedy()) }];
+        let filters = [filters, Filters { top_p: 0.8, ..filters }, Filters { top_k: 3, min_p: 0.1, ..filters }];
+        let draws = (0..60).map(|seed| draw(filters[seed % 3], seed as u64));
+        rows.extend(draws.map(|choice| SampleRow { allowed: allowed.clone(), ..plain(0, choice) }));
+        let outcome = run(rig, (&logits, vocabulary), &rows);
+        assert!(outcome.iter().all(|row| ids.contains(&token(row).0.id)), "a masked token came");
+        let (chosen, top) = token(&outcome[0]);
+        assert_eq!((chosen.id, top.len()), (best, vocabulary));
+        assert!(top.iter().all(|entry| entry.logprob.is_finite()));
+    }
 }
 
 /// A row with a NaN or an infinity is called corrupt, its neighbours are served.

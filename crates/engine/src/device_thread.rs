@@ -9,11 +9,13 @@ use std::time::Duration;
 use perilune_cache::{CacheKey, CacheManager};
 use perilune_sampling::SeedSource;
 use perilune_scheduler::{
-    Committed, Event, EventKind, FinishReason, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
+    Committed, Draws, Event, EventKind, FinishReason, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest,
+    StepPlan, TokenRole,
 };
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use crate::constraints::Constraints;
 use crate::disk_desk::{DiskDesk, OpenDesk};
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::{MAX_PLACES, Work};
@@ -53,6 +55,7 @@ pub(crate) struct DeviceThread<R> {
     pub(crate) disk: Option<DiskDesk>,
     streams: HashMap<SeqId, Stream>,
     seeds: SeedSource,
+    constraints: Constraints,
     ending: Ending,
     /// For each run of the last step, how many of its tokens were kept.
     pub(crate) kept: Vec<usize>,
@@ -99,6 +102,7 @@ impl<R: StepRunner> DeviceThread<R> {
             inbox,
             streams: HashMap::new(),
             seeds: SeedSource::from_entropy(),
+            constraints: Constraints::default(),
             ending: Ending::No,
             kept: Vec::new(),
         }
@@ -179,7 +183,10 @@ impl<R: StepRunner> DeviceThread<R> {
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
         self.streams.insert(id, Stream { events, queued: true });
-        let GenerateRequest { prompt, params, cache_salt, checkpoint_hints } = request;
+        let GenerateRequest { prompt, params, cache_salt, checkpoint_hints, grammar } = request;
+        if let Some(grammar) = grammar {
+            self.constraints.add(id, grammar);
+        }
         let key = CacheKey { salt: cache_salt.map(Into::into), ..CacheKey::default() };
         self.admit(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
     }
@@ -204,20 +211,43 @@ impl<R: StepRunner> DeviceThread<R> {
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
         let kept = std::mem::take(&mut self.kept);
-        let input = step_input((&self.scheduler, &self.cache), &plan, kept)?;
+        let input = step_input((&self.scheduler, &self.cache, &self.constraints), &plan, kept)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
         self.send_archived();
         let drafting = output.drafting;
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan, drafting);
         self.count_drafts(&outcomes);
-        let Committed { events, kept } = self.scheduler.commit(&mut self.cache, &plan, outcomes);
+        let Committed { mut events, kept } = self.scheduler.commit(&mut self.cache, &plan, outcomes);
         self.kept = kept;
+        self.end_unconstrainable(&plan, &mut events);
         // The numbers first: whoever sees a stream end also sees that its memory is free.
         self.publish();
         self.note_progress();
+        events.iter().for_each(|event| self.follow(event));
         events.into_iter().for_each(|event| self.deliver(event));
         Ok(())
+    }
+
+    /// The next mask is computed from now on.
+    fn follow(&mut self, event: &Event) {
+        if let EventKind::Token { id, role: TokenRole::Content, .. } = &event.kind {
+            self.constraints.advance(event.seq, vec![*id]);
+        }
+    }
+
+    /// Ends the sequences whose masks could not be had; what was drawn for them is dropped. Only now, as a sequence that is
+    /// aborted in the middle of a step has another state than it says.
+    fn end_unconstrainable(&mut self, plan: &StepPlan, events: &mut Vec<Event>) {
+        for run in plan.runs.iter().filter(|run| run.draws == Draws::Token) {
+            let masks = self.constraints.pending(run.seq).map(|pending| pending.wait());
+            if let Some(Err(error)) = masks {
+                events.retain(|event| event.seq != run.seq);
+                self.scheduler.abort(run.seq, &mut self.cache);
+                self.shared.lock_monitor().stats.finished.failed += 1;
+                self.send_last(run.seq, TokenEvent::Failed { message: error.to_string() });
+            }
+        }
     }
 
     /// Sends an event; a caller who is gone has an abort on its way.
@@ -238,14 +268,21 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         drop(monitor);
         let event = TokenEvent::from(kind);
-        let last = event.is_last();
-        if let Some(stream) = self.streams.get(&seq) {
+        if event.is_last() {
+            self.send_last(seq, event);
+        } else if let Some(stream) = self.streams.get(&seq) {
             // The receiver may be gone; its drop has sent an abort.
             let _ = stream.events.send(event);
         }
-        if last {
-            self.leave_queue(seq);
-            self.streams.remove(&seq);
+    }
+
+    /// Sends a last event and forgets the request.
+    fn send_last(&mut self, id: SeqId, event: TokenEvent) {
+        self.leave_queue(id);
+        self.constraints.remove(id);
+        if let Some(stream) = self.streams.remove(&id) {
+            // As in `deliver`.
+            let _ = stream.events.send(event);
         }
     }
 
@@ -314,13 +351,8 @@ impl<R: StepRunner> DeviceThread<R> {
                 (None, Some(event)) => self.deliver(event),
                 (Some(reason), _) => {
                     self.shared.lock_monitor().stats.finished.failed += 1;
-                    self.leave_queue(id);
-                    if let Some(stream) = self.streams.remove(&id) {
-                        // As in `deliver`.
-                        let _ = stream
-                            .events
-                            .send(TokenEvent::Failed { message: format!("the engine has died: {reason}") });
-                    }
+                    let message = format!("the engine has died: {reason}");
+                    self.send_last(id, TokenEvent::Failed { message });
                 }
                 (None, None) => {}
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use perilune_cache::CacheReport;
-use perilune_sampling::{Limits, SamplingParams};
+use perilune_sampling::{Limits, SamplingParams, SharedGrammar};
 use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,12 +26,14 @@ pub struct GenerateRequest {
     /// Positions in the prompt at which later requests are likely to part from it (ends of turns), rising: states are
     /// saved there.
     pub checkpoint_hints: Vec<usize>,
+    /// What its output must be; `None` for anything.
+    pub grammar: Option<SharedGrammar>,
 }
 
 impl GenerateRequest {
-    /// A request that shares prefixes with all others and names no places to save states at.
+    /// A request that shares prefixes with all others and names no places to save states at, and whose output is free.
     pub fn new(prompt: Vec<TokenId>, params: SamplingParams) -> Self {
-        GenerateRequest { prompt, params, cache_salt: None, checkpoint_hints: Vec::new() }
+        GenerateRequest { prompt, params, cache_salt: None, checkpoint_hints: Vec::new(), grammar: None }
     }
 }
 

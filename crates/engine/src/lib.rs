@@ -5,6 +5,7 @@
 //! and stop strings are not here: a caller that has seen enough drops the stream.
 
 mod config;
+mod constraints;
 mod device_thread;
 mod disk_desk;
 mod disk_tier;
@@ -21,6 +22,7 @@ mod step;
 mod stream;
 
 pub use config::EngineConfig;
+pub use constraints::PendingMasks;
 pub use disk_tier::DiskTier;
 pub use error::{EngineError, SubmitError};
 pub use event::TokenEvent;
@@ -31,7 +33,9 @@ pub use perilune_cache::{
     Place, PrefixReport, Prefixes, RecordId, SequenceCache, StateReport, Tier, UnitKind,
 };
 pub use perilune_disk::{DiskError, DiskStore, Found, Identity, IdentityHasher, Unit};
-pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
+pub use perilune_sampling::{
+    ConstraintError, Grammar, SamplingParams, SharedGrammar, TokenConstraint, TokenLogprob, TokenLogprobs,
+};
 pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
 pub use runner::{HostUnits, StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};

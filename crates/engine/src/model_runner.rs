@@ -349,6 +349,11 @@ impl<B: Backend> ModelRunner<B> {
     ) -> Result<StepOutput, BackendError> {
         let drafts = speculation.propose((&self.backend, &self.model), input, &mut self.caches)?;
         let started = Instant::now();
+        for (run, proposal) in input.runs.iter().zip(&drafts.proposals).filter(|(_, p)| !p.tokens.is_empty()) {
+            if let Some(masks) = &run.masks {
+                masks.draft(proposal.tokens.clone());
+            }
+        }
         self.forward(input, &drafts.proposals).map_err(device_error)?;
         speculation.observe(&self.backend, (&self.batch, &self.workspace), &mut self.caches)?;
         let runs = self.sample(input, &drafts.proposals)?;
@@ -396,13 +401,18 @@ impl<B: Backend> ModelRunner<B> {
 
     /// The rows of a run in terms of the step's logits.
     fn logit_rows(&self, index: usize, run: &StepRun<'_>, proposal: &Proposal) -> Vec<SampleRow> {
-        let (logits, len) = (self.batch.logit_rows(index), run.tokens.len() + proposal.tokens.len());
+        let logits = self.batch.logit_rows(index);
         let first = run.rows.first().map_or(0, |row| row.row);
         let placed = |row: SampleRow| SampleRow { row: logits.start + row.row - first, ..row };
         if proposal.tokens.is_empty() {
-            return run.rows.iter().filter(|row| row.row < len).cloned().map(placed).collect();
+            return run.masked_rows().into_iter().filter(|row| row.row < run.tokens.len()).map(placed).collect();
         }
-        rows_with_drafts(&run.rows, &proposal.tokens).into_iter().map(placed).collect()
+        let rows = run.masked_rows();
+        // A draft that the grammar does not allow is the last that matters, and the row after it is never reached.
+        let masked = rows.iter().filter(|row| row.allowed.is_some()).count();
+        let most = if run.masks.is_some() { masked.max(1) } else { proposal.tokens.len() };
+        let drafts = &proposal.tokens[..most.min(proposal.tokens.len())];
+        rows_with_drafts(&rows, drafts).into_iter().map(placed).collect()
     }
 
     /// Samples several lists of rows at once.

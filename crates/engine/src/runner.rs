@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use perilune_backend::{BackendError, SampleRow, SampledRow};
+use perilune_backend::{BackendError, Choice, SampleRow, SampledRow};
 use perilune_cache::{CacheOp, HostId, Place, RecordId};
 use perilune_disk::Unit;
 use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
+
+use crate::PendingMasks;
 
 /// The next tokens of one sequence.
 #[derive(Debug, Clone)]
@@ -28,8 +30,29 @@ pub struct StepRun<'a> {
     /// Which rows to sample or score. `row` counts within `tokens`; rising. Where drafts are allowed, the last row of
     /// `tokens` is followed by one for each of them; their occurrences do not count the drafts before them.
     pub rows: Vec<SampleRow>,
+    /// Masks of its drawn rows, the last ones of `rows`, where the sequence is constrained. To be waited for as late as
+    /// possible and put into the rows with [`StepRun::masked_rows`].
+    pub masks: Option<PendingMasks>,
     /// Copies of its state to take on the way, rising. Those among drafts are taken only where so many are kept.
     pub snapshots: Vec<StateCopy>,
+}
+
+impl StepRun<'_> {
+    /// The rows with their masks; waits for those. A row whose mask cannot be had stays as it was: the engine drops what
+    /// is drawn from it.
+    pub fn masked_rows(&self) -> Vec<SampleRow> {
+        let mut rows = self.rows.clone();
+        let Some(Ok(masks)) = self.masks.as_ref().map(PendingMasks::wait) else { return rows };
+        let drawn = rows.iter_mut().filter(|row| matches!(row.choice, Choice::Draw { .. }));
+        for (row, mask) in drawn.zip(masks) {
+            // The grammar is stronger than bans: where they leave nothing of it, they do not count.
+            if !mask.leaves(&row.banned) {
+                row.banned.clear();
+            }
+            row.allowed = Some(mask);
+        }
+        rows
+    }
 }
 
 /// A copy of a run's state.

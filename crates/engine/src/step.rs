@@ -5,6 +5,7 @@ use perilune_cache::CacheManager;
 use perilune_sampling::{TokenLogprob, TokenLogprobs};
 use perilune_scheduler::{Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
 
+use crate::constraints::Constraints;
 use crate::{StateCopy, StepInput, StepOutput, StepRun};
 
 const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
@@ -14,7 +15,7 @@ const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, freq
 /// # Errors
 /// A sentence where plan and scheduler do not belong together: a fault of this crate.
 pub(crate) fn step_input<'a>(
-    (scheduler, cache): (&'a Scheduler, &CacheManager),
+    (scheduler, cache, constraints): (&'a Scheduler, &CacheManager, &Constraints),
     plan: &StepPlan,
     kept: Vec<usize>,
 ) -> Result<StepInput<'a>, String> {
@@ -34,6 +35,7 @@ pub(crate) fn step_input<'a>(
             slot: cache.slot_place(held.slot())?,
             blocks: held.blocks().iter().map(|block| cache.block_place(*block)).collect::<Option<_>>()?,
             rows: rows(sequence, run),
+            masks: if run.draws == Draws::Token { constraints.pending(run.seq) } else { None },
             snapshots: run.snapshots.iter().map(|snapshot| copy(run, snapshot)).collect::<Option<_>>()?,
         })
     };
@@ -53,6 +55,7 @@ fn rows(sequence: &Sequence, run: &PlannedRun) -> Vec<SampleRow> {
             choice: Choice::Given(sequence.tokens()[position + 1]),
             bias: Vec::new(),
             banned: Vec::new(),
+            allowed: None,
             penalties: NO_PENALTIES,
             counts: Vec::new(),
             top_logprobs: params.prompt_logprobs,
@@ -90,6 +93,7 @@ fn drawn(sequence: &Sequence, ahead: usize) -> SampleRow {
         },
         bias: bias.added,
         banned,
+        allowed: None,
         penalties: Penalties {
             repetition: params.repetition_penalty,
             presence: params.presence_penalty,

@@ -6,8 +6,10 @@ mod dtype;
 mod host;
 mod shape;
 mod token;
+mod token_mask;
 
 pub use dtype::{DType, INT_FEATURES, INT_GROUP, MXFP4_GROUP, QuantFormat};
 pub use host::{HostBytes, HostTensor};
 pub use shape::{Shape, TensorSpec};
 pub use token::TokenId;
+pub use token_mask::TokenMask;

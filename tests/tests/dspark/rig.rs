@@ -164,6 +164,7 @@ pub fn rows(temperature: f32, seed: u64) -> Vec<SampleRow> {
         choice: Choice::Draw { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed, step },
         bias: vec![],
         banned: vec![],
+        allowed: None,
         penalties: Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 },
         counts: vec![],
         top_logprobs: None,

@@ -1,0 +1,127 @@
+//! One sequence in a grammar: thinking first, free; then what closes it; then the grammar.
+
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use perilune_sampling::{ConstraintError, TokenConstraint};
+use perilune_tensor::{TokenId, TokenMask};
+
+/// What a model writes before the channel that a grammar governs.
+#[derive(Debug)]
+pub(crate) struct Thinking {
+    /// Opens a marker that closes the channel.
+    pub close: TokenId,
+    /// The rest of that marker.
+    pub rest: Vec<TokenId>,
+    /// Everything but control tokens; `close` is allowed.
+    pub free: TokenMask,
+}
+
+/// The state of one sequence.
+pub(crate) struct GrammarConstraint {
+    matcher: Matcher,
+    thinking: Option<Arc<Thinking>>,
+    /// Where it stood before each token that came before the grammar; the last is where it stands.
+    preamble: Vec<Preamble>,
+    in_grammar: usize,
+    vocab_size: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preamble {
+    Free,
+    /// So many tokens of the closing marker have come.
+    Closing(u8),
+    Over,
+}
+
+impl GrammarConstraint {
+    pub(crate) fn new(matcher: Matcher, thinking: Option<Arc<Thinking>>, vocab_size: usize) -> Self {
+        let first = if thinking.is_some() { Preamble::Free } else { Preamble::Over };
+        GrammarConstraint { matcher, thinking, preamble: vec![first], in_grammar: 0, vocab_size }
+    }
+
+    fn at(&self) -> Preamble {
+        self.preamble.last().copied().unwrap_or(Preamble::Over)
+    }
+
+    /// What must come next of the marker that closes the think channel.
+    fn forced(&self, come: u8) -> Option<TokenId> {
+        self.thinking.as_ref()?.rest.get(usize::from(come) - 1).copied()
+    }
+
+    fn after(&self, token: TokenId) -> Result<Preamble, ConstraintError> {
+        let Some(thinking) = &self.thinking else { return Ok(Preamble::Over) };
+        match self.at() {
+            Preamble::Free if token == thinking.close => Ok(Preamble::Closing(1)),
+            Preamble::Free if thinking.free.allows(token) => Ok(Preamble::Free),
+            Preamble::Closing(come) if self.forced(come) == Some(token) => {
+                let all = usize::from(come) == thinking.rest.len();
+                Ok(if all { Preamble::Over } else { Preamble::Closing(come + 1) })
+            }
+            _ => Err(ConstraintError(format!("token {token} was not allowed while the model thinks"))),
+        }
+    }
+}
+
+impl TokenConstraint for GrammarConstraint {
+    fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+        match (self.at(), &self.thinking) {
+            (Preamble::Free, Some(thinking)) => Ok(thinking.free.clone()),
+            (Preamble::Closing(come), _) => {
+                let forced: Vec<TokenId> = self.forced(come).into_iter().collect();
+                Ok(TokenMask::of(&forced, self.vocab_size))
+            }
+            _ => {
+                let mask = self.matcher.compute_mask_or_eos().map_err(|error| failed(&error.to_string()))?;
+                let mut words: Vec<u32> = mask.into();
+                words.truncate(self.vocab_size.div_ceil(32));
+                let mask = TokenMask::from_words(words);
+                if mask.is_empty() { Err(failed("no token can follow")) } else { Ok(mask) }
+            }
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
+        if self.at() != Preamble::Over {
+            let next = self.after(token)?;
+            self.preamble.push(next);
+            return Ok(());
+        }
+        if !self.matcher.is_stopped() {
+            self.matcher.consume_token(token.0).map_err(|error| failed(&error.to_string()))?;
+        } else if self.matcher.is_error() {
+            return Err(failed(&self.matcher.get_error().unwrap_or_default()));
+        } else {
+            return Err(failed("the answer was complete"));
+        }
+        self.in_grammar += 1;
+        Ok(())
+    }
+
+    fn roll_back(&mut self, count: usize) -> Result<(), ConstraintError> {
+        let inside = count.min(self.in_grammar);
+        if inside > 0 {
+            self.matcher.rollback(inside).map_err(|error| failed(&error.to_string()))?;
+            self.in_grammar -= inside;
+        }
+        let before = count - inside;
+        if before >= self.preamble.len() {
+            return Err(failed("more tokens were to be taken back than had come"));
+        }
+        self.preamble.truncate(self.preamble.len() - before);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for GrammarConstraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GrammarConstraint({:?}, {} tokens in the grammar)", self.at(), self.in_grammar)
+    }
+}
+
+/// A sentence without the state dump that the library may add.
+fn failed(reason: &str) -> ConstraintError {
+    let first = reason.lines().next().unwrap_or_default();
+    ConstraintError(format!("the grammar cannot go on: {first}"))
+}
