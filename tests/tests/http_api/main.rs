@@ -15,5 +15,6 @@ mod prefixes;
 mod script;
 mod scripted_output;
 mod server;
+mod speculation;
 mod streaming;
 mod token_ids;
