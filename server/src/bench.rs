@@ -1,8 +1,8 @@
 //! `perilune bench`: tokens per second of prefill and decode, and the share of memory bandwidth that decode reaches.
 //!
 //! Runs the model's steps in-process, without HTTP and scheduler: what is measured is the device and the model code.
-//! The machine's limits are measured in the same run. `--ops` adds where the time of a step goes, `--quantize` what
-//! rounding the weights costs.
+//! The machine's limits are measured in the same run. `--ops` adds where the time of a step goes, `--quantize` and
+//! `--cache-state-dtype` what rounding weights or a stored state costs.
 //! Bytes per decode step are those of the weights that the step has to read at least once; for routed experts, as many
 //! distinct ones as a batch of random choices would touch on average.
 
@@ -11,6 +11,7 @@ use std::fmt::Write;
 use perilune_backend::Backend;
 use perilune_config::{FfnKind, ModelConfig};
 use perilune_cpu::CpuLimits;
+use perilune_engine::StateFormat;
 use perilune_model::Kimi;
 use perilune_weights::{Checkpoint, Layout, SafetensorsDir, expected_tensors};
 use serde_json::json;
@@ -42,8 +43,9 @@ pub fn run(args: &BenchArgs) -> Result<String, ServerError> {
     let options = LoadOptions::from_args(&args.model)?;
     let config = ModelConfig::from_dir(&options.dir)?;
     let measure = Measure { args, options: &options, config: &config };
-    let (limits, report) = options.backend.with(options.threads, measure)?;
-    let loss = options.quantize.map(|_| measure_loss(&options, &config)).transpose()?;
+    let (limits, report) = options.backend.with(options.device(), measure)?;
+    let rounds = options.quantize.is_some() || options.state_format != StateFormat::F32;
+    let loss = rounds.then(|| measure_loss(&options, &config)).transpose()?;
     Ok(if args.json { report.as_json(limits, loss) } else { report.as_table(limits, loss) })
 }
 
@@ -74,9 +76,10 @@ impl WithBackend for Measure<'_> {
         let model = model.map_err(server_error)?;
         let reads = WeightReads::of(&checkpoint, self.config)?;
         let largest = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(1);
-        let tokens = largest(&self.args.prompt).max(largest(&self.args.context)) + self.args.decode + 1;
+        let verified = largest(&self.args.verify);
+        let tokens = largest(&self.args.prompt).max(largest(&self.args.context)) + self.args.decode * verified + 1;
         let tokens_each = 16 + self.args.decode + 1;
-        let room = Room { sequences: largest(&self.args.batch), tokens, tokens_each };
+        let room = Room { sequences: largest(&self.args.batch), tokens, tokens_each, verified };
         let mut stage = Stage::new(backend, model, room, self.options)?;
         let rows = self.rows(&mut stage, &reads)?;
         let ops = if self.args.ops { self.ops(&mut stage)? } else { Vec::new() };
@@ -102,6 +105,12 @@ impl Measure<'_> {
             let seconds = median(repeat, || stage.decode_after(*size, steps))? / steps as f64;
             let gb_per_s = Some(reads.bytes(1) / seconds / 1e9);
             rows.push(Row { what: "context", size: *size, tokens_per_s: 1.0 / seconds, gb_per_s });
+        }
+        for size in &self.args.verify {
+            stage.prefill(1)?;
+            let seconds = median(repeat, || stage.rows_after(1, (*size, steps)))? / steps as f64;
+            let gb_per_s = Some(reads.bytes(*size) / seconds / 1e9);
+            rows.push(Row { what: "verify", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s });
         }
         Ok(rows)
     }

@@ -1,9 +1,11 @@
-//! What rounding the weights does to the answers: logits of the rounded model beside those of the model as it is stored.
+//! What rounding does to the answers: logits of a model with rounded weights, or after its state was rounded once half way
+//! as if it had been kept and restored, beside those of the model as it is.
 
 use std::fmt;
 
 use perilune_backend::Backend;
 use perilune_config::ModelConfig;
+use perilune_engine::StateFormat;
 use perilune_model::Kimi;
 use perilune_tensor::TokenId;
 use perilune_weights::SafetensorsDir;
@@ -34,7 +36,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "against the stored weights, {TOKENS} tokens: mean KL {:.5} nats, largest logit difference {:.3}, \
+            "against nothing rounded, {TOKENS} tokens: mean KL {:.5} nats, largest logit difference {:.3}, \
              same choice {:.0} %",
             self.mean_kl,
             self.max_difference,
@@ -58,10 +60,10 @@ impl Loss {
 /// # Errors
 /// What loading or a step fails with.
 pub(crate) fn measure_loss(options: &LoadOptions, config: &ModelConfig) -> Result<Loss, ServerError> {
-    let stored = LoadOptions { quantize: None, ..options.clone() };
-    let exact = options.backend.with(options.threads, Trace { options: &stored, config, tokens: None })?;
+    let stored = LoadOptions { quantize: None, state_format: StateFormat::F32, ..options.clone() };
+    let exact = options.backend.with(options.device(), Trace { options: &stored, config, tokens: None })?;
     let tokens = Some(exact.tokens.as_slice());
-    let rounded = options.backend.with(options.threads, Trace { options, config, tokens })?;
+    let rounded = options.backend.with(options.device(), Trace { options, config, tokens })?;
     Ok(compare(&exact.logits, &rounded.logits))
 }
 
@@ -111,12 +113,15 @@ impl WithBackend for Trace<'_> {
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = open_checkpoint(&source, self.config, (self.options.quantize, backend.info()))?;
         let model = Kimi::load(&backend, self.config, &checkpoint, &mut |_| {}).map_err(server_error)?;
-        let room = Room { sequences: 1, tokens: TOKENS + 1, tokens_each: TOKENS + 1 };
+        let room = Room { sequences: 1, tokens: TOKENS + 1, tokens_each: TOKENS + 1, verified: 1 };
         let mut stage = Stage::new(backend, model, room, self.options)?;
         let mut traced = Traced { tokens: Vec::new(), logits: Vec::new() };
         let mut next = FIRST;
         for position in 0..TOKENS {
             let token = self.tokens.map_or(next, |tokens| tokens[position]);
+            if position == TOKENS / 2 {
+                stage.round_state(self.options.state_format)?;
+            }
             let logits = stage.logits_after(token, position)?;
             next = likeliest(&logits);
             traced.tokens.push(token);

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
+use perilune_engine::StateFormat;
 use perilune_model::{
     BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace,
 };
@@ -20,6 +21,8 @@ pub(crate) struct Room {
     pub(crate) tokens: usize,
     /// Tokens of each of several sequences.
     pub(crate) tokens_each: usize,
+    /// Rows of one sequence that have logits in one step.
+    pub(crate) verified: usize,
 }
 
 /// A model with room for the largest measurement.
@@ -44,10 +47,10 @@ impl<B: Backend> Stage<B> {
         let (first_blocks, blocks_each) = (room.tokens.div_ceil(block_size), room.tokens_each.div_ceil(block_size));
         let num_blocks = first_blocks.max(blocks_each) + blocks_each * (room.sequences - 1);
         let limits = StepLimits {
-            max_rows: chunk.max(room.sequences),
+            max_rows: chunk.max(room.sequences).max(room.verified),
             max_runs: room.sequences,
             max_blocks: num_blocks,
-            max_logit_rows: room.sequences,
+            max_logit_rows: room.sequences.max(room.verified),
             max_snapshots: 1,
             max_verify_rows: 0,
         };
@@ -100,6 +103,16 @@ impl<B: Backend> Stage<B> {
         Ok(begin.elapsed().as_secs_f64())
     }
 
+    /// Seconds for `steps` steps of `rows` tokens each of one sequence, all with logits, after `context` others.
+    pub(crate) fn rows_after(&mut self, context: usize, (rows, steps): (usize, usize)) -> Result<f64, ServerError> {
+        let tokens = self.tokens(rows * steps);
+        let begin = Instant::now();
+        for (i, tokens) in tokens.chunks_exact(rows).enumerate() {
+            self.step_with(&[(0, context + i * rows, tokens)], LogitRows::Range(0..rows))?;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
     /// Takes the next token of the first sequence, at `position`; returns the logits after it.
     pub(crate) fn logits_after(&mut self, token: TokenId, position: usize) -> Result<Vec<f32>, ServerError> {
         if position == 0 {
@@ -113,8 +126,20 @@ impl<B: Backend> Stage<B> {
         Ok(logits)
     }
 
+    /// Rounds the first sequence's state as if it had been kept in `format` and restored.
+    pub(crate) fn round_state(&mut self, format: StateFormat) -> Result<(), ServerError> {
+        let elements = self.caches.slot(self.slot(0));
+        let state = self.caches.read(&self.backend, elements.clone())?.wait()?;
+        let rounded = format.decode(&format.encode(&state));
+        Ok(self.caches.write(&self.backend, elements.start, &rounded)?)
+    }
+
     /// One step with greedy sampling, as a server does it.
     fn step(&mut self, runs: &[(usize, usize, &[TokenId])]) -> Result<(), ServerError> {
+        self.step_with(runs, LogitRows::Last)
+    }
+
+    fn step_with(&mut self, runs: &[(usize, usize, &[TokenId])], wanted: LogitRows) -> Result<(), ServerError> {
         let table = |s: usize| match s {
             0 => (0..self.first_blocks as u32).collect(),
             s => {
@@ -128,14 +153,15 @@ impl<B: Backend> Stage<B> {
             position: *position,
             slot: self.slot(*s) as u32,
             blocks,
-            logits: LogitRows::Last,
+            logits: wanted.clone(),
             snapshots: &[],
             effect: Effect::Advance,
         });
         let plan = BatchPlan { runs: runs.collect() };
         self.batch.fill(&self.backend, &plan).map_err(server_error)?;
         self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?;
-        let rows: Vec<SampleRow> = (0..plan.runs.len()).map(greedy).collect();
+        let num_rows = if let LogitRows::Range(rows) = &wanted { rows.len() } else { plan.runs.len() };
+        let rows: Vec<SampleRow> = (0..num_rows).map(greedy).collect();
         self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
         Ok(())
     }

@@ -11,7 +11,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
-use values::{chunk_size, effort, fraction, host, model_name, positive, seconds, temperature, thread_count, url};
+use values::{
+    chunk_size, effort, fraction, host, model_name, num_drafts, positive, seconds, temperature, thread_count, url,
+};
 
 /// Serves Kimi K3 and its relatives.
 #[derive(Debug, Parser)]
@@ -40,6 +42,8 @@ pub enum Command {
     SimulateCache(SimulateArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
+    /// Write a checkpoint in another format, to measure other programs on the same weights.
+    Convert(ConvertArgs),
 }
 
 /// Which model, on what.
@@ -51,6 +55,9 @@ pub struct ModelArgs {
     /// The device.
     #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
     pub backend: BackendKind,
+    /// Folder of a GPU's kernels, which `cargo xtask build-kernels --out DIR` writes; needed by cuda and hip.
+    #[arg(long, env = "PERILUNE_KERNELS", value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
     /// Threads that compute, 1 to 1024; all cores this process may use where absent.
     #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
@@ -75,19 +82,84 @@ pub struct ModelArgs {
     /// Compute every prompt from its beginning, even where an earlier request began alike.
     #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
     pub disable_prefix_cache: bool,
-    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory it is].
+    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
+    /// it is, 4096 beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
+    /// Directory for stored prefixes that no longer fit in memory; it outlives the server. Holds prompts in the clear.
+    #[arg(long, env = "PERILUNE_DISK_CACHE", value_name = "DIR")]
+    pub disk_cache: Option<PathBuf>,
+    /// How much of it may be used, in MiB.
+    #[arg(long, env = "PERILUNE_DISK_CACHE_MIB", value_name = "MIB", default_value_t = 8192, value_parser = positive)]
+    pub disk_cache_mib: usize,
+    /// What states become once they have left the device, in host memory and on disk: less memory, for some accuracy.
+    #[arg(long, env = "PERILUNE_CACHE_STATE_DTYPE", value_enum, default_value_t = StateDtype::F32)]
+    pub cache_state_dtype: StateDtype,
     /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
     /// never [default: as many as have latents of the size of a state].
     #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
     pub checkpoint_interval: Option<usize>,
+    /// What drafts tokens ahead for the model to verify: same output, sooner. `auto` uses --draft-model where it is given.
+    #[arg(long, env = "PERILUNE_SPECULATIVE", value_enum, default_value_t = Speculative::Auto)]
+    pub speculative: Speculative,
+    /// Directory of a DSpark draft checkpoint that was trained for the model.
+    #[arg(long, env = "PERILUNE_DRAFT_MODEL", value_name = "DIR")]
+    pub draft_model: Option<PathBuf>,
+    /// Most tokens drafted per step, 1 to 7 [default: as many as the draft proposes].
+    #[arg(long, env = "PERILUNE_NUM_DRAFTS", value_name = "N", value_parser = num_drafts)]
+    pub num_drafts: Option<usize>,
+    /// Whether always that many tokens are drafted, or as many as pay by what was measured so far.
+    #[arg(long, env = "PERILUNE_DRAFT_LENGTHS", value_enum, default_value_t = DraftLengthRule::Adaptive)]
+    pub draft_lengths: DraftLengthRule,
     /// Round matrices stored in floating point as they are loaded: less memory to read per token, for some accuracy.
     #[arg(long, env = "PERILUNE_QUANTIZE", value_enum)]
     pub quantize: Option<Quantization>,
     /// Do not read every weight once to check that it is finite.
     #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
     pub skip_weight_check: bool,
+}
+
+/// What drafts tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Speculative {
+    /// A draft model where one is named, else nothing.
+    Auto,
+    /// Nothing.
+    Off,
+    /// A draft model.
+    Dspark,
+    /// What followed the last time the sequence ended as it does now (prompt lookup).
+    Ngram,
+}
+
+/// How many tokens are drafted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DraftLengthRule {
+    /// As many as pay.
+    Adaptive,
+    /// Always as many as allowed.
+    Fixed,
+}
+
+/// What states are kept as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StateDtype {
+    /// As they are: answers are the same to the last bit.
+    F32,
+    /// Half the memory.
+    Bf16,
+    /// A little over a quarter.
+    Int8,
+}
+
+impl From<StateDtype> for perilune_engine::StateFormat {
+    fn from(asked: StateDtype) -> Self {
+        match asked {
+            StateDtype::F32 => perilune_engine::StateFormat::F32,
+            StateDtype::Bf16 => perilune_engine::StateFormat::Bf16,
+            StateDtype::Int8 => perilune_engine::StateFormat::Int8,
+        }
+    }
 }
 
 /// What matrices are rounded to: whole numbers with a scale for each 32 of them.
@@ -136,7 +208,8 @@ pub struct ServeArgs {
     #[arg(long, env = "PERILUNE_RETRY_AFTER", value_name = "SECONDS", default_value_t = 1, value_parser = seconds)]
     pub retry_after: u64,
     /// How long requests in flight may go on after SIGTERM, in seconds. Up to 7 seconds more pass after it: 2 for what is
-    /// left to end with an error, 5 for connections to close. A second SIGTERM ends at once.
+    /// left to end with an error, 5 for connections to close; with --disk-cache up to 6 more to write what is stored. A
+    /// second SIGTERM ends at once.
     #[arg(long, env = "PERILUNE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30, value_parser = seconds)]
     pub drain_timeout: u64,
     /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
@@ -265,6 +338,10 @@ pub struct BenchArgs {
     /// Tokens before the ones that a single sequence decodes, one measurement each.
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_values_t = [128, 4096], value_parser = positive)]
     pub context: Vec<usize>,
+    /// Rows of one sequence in one step, all of them with logits, one measurement each: what verifying drafted tokens costs
+    /// before any of them is taken back.
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = positive)]
+    pub verify: Vec<usize>,
     /// Print where the time of a step goes, by operation, at batch 1 and in prefill.
     #[arg(long)]
     pub ops: bool,
@@ -294,6 +371,45 @@ pub struct BenchModelArgs {
     /// Seed of the weights.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+}
+
+/// Flags of `convert`.
+#[derive(Debug, Clone, Args)]
+pub struct ConvertArgs {
+    /// The format.
+    #[arg(long, value_enum)]
+    pub to: ConvertTo,
+    /// What matrices are written as; experts that are packed stay so.
+    #[arg(long, value_enum, default_value_t = MatrixFormat::F16)]
+    pub matrices: MatrixFormat,
+    /// The checkpoint.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The file to write.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+}
+
+/// Formats of other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ConvertTo {
+    /// llama.cpp's, without a vocabulary.
+    Gguf,
+}
+
+/// What matrices are written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MatrixFormat {
+    /// Two bytes a weight.
+    F16,
+    /// Two bytes a weight, as most checkpoints have them.
+    Bf16,
+    /// 8 bits a weight and a scale for 32.
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// 4 bits a weight and a scale for 32; 8 in the head.
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 /// How routed experts are stored.

@@ -40,6 +40,20 @@ fn as_text(report: &Value) -> String {
         usage["slots_stored"],
     );
     let _ = writeln!(text, "host     {:.1} of {:.1} MiB", mib(&usage["host_used_bytes"]), mib(&usage["host_bytes"]));
+    if number(&usage["disk_bytes"]) > 0 {
+        let _ = writeln!(
+            text,
+            "disk     {:.1} of {:.1} MiB, {} states; {} written, {} not, {} restored, {} evicted, {} records lost",
+            mib(&usage["disk_used_bytes"]),
+            mib(&usage["disk_bytes"]),
+            usage["disk_states"],
+            events["disk_writes"],
+            events["disk_skips"],
+            events["disk_restores"],
+            events["disk_evictions"],
+            events["disk_losses"],
+        );
+    }
     let _ = writeln!(
         text,
         "tokens   {queried} asked for, {} found ({rate:.1} %); {} restores, {} without room",

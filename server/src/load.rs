@@ -6,8 +6,8 @@ use std::sync::Arc;
 use perilune_backend::DeviceInfo;
 use perilune_config::{GenerationConfig, ModelConfig};
 use perilune_engine::{
-    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes, Prefixes,
-    size_pools,
+    CacheConfig, CheckpointRules, DiskTier, Engine, EngineConfig, EngineHandle, ModelRunner, PoolRequest, PoolSizes,
+    Prefixes, StateFormat, size_pools,
 };
 use perilune_model::{Kimi, ModelError};
 use perilune_sampling::SamplingError;
@@ -16,8 +16,10 @@ use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, Quantize, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
-use crate::backend::{BackendKind, Measured, WithBackend};
+use crate::backend::{BackendKind, DeviceOptions, Measured, WithBackend};
 use crate::cli::ModelArgs;
+use crate::disk_cache::{self, Computed, DiskCache};
+use crate::drafting::{DraftOptions, OpenedDraft};
 use crate::error::ServerError;
 use crate::model_dir::default_model;
 use crate::progress::{LoadProgress, Show};
@@ -37,6 +39,8 @@ pub struct LoadOptions {
     pub backend: BackendKind,
     /// Threads that compute; `None` for all cores.
     pub threads: Option<usize>,
+    /// Folder of a GPU's kernels.
+    pub kernels: Option<PathBuf>,
     /// Most tokens of prompt and answer together; `None` for the model's own limit as far as memory allows.
     pub context_length: Option<usize>,
     /// Fraction of the device's memory to use, weights and caches together.
@@ -53,9 +57,15 @@ pub struct LoadOptions {
     pub prefixes: Prefixes,
     /// Host memory for what no longer fits on the device, in bytes; `None` for what suits the device.
     pub host_cache_bytes: Option<usize>,
+    /// What states become once they have left the device.
+    pub state_format: StateFormat,
+    /// Files for what no longer fits in memory.
+    pub disk_cache: Option<DiskCache>,
     /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
     /// worth its memory, 0 for never.
     pub checkpoint_interval: Option<usize>,
+    /// What drafts tokens ahead.
+    pub drafts: DraftOptions,
     /// What matrices are rounded to; `None` to take them as they are stored.
     pub quantize: Option<Quantize>,
     /// Whether every weight is read once and checked.
@@ -87,6 +97,7 @@ impl LoadOptions {
             dir,
             backend: args.backend,
             threads: args.threads,
+            kernels: args.kernels.clone(),
             context_length: args.context_length,
             mem_fraction: args.mem_fraction,
             chunked_prefill_size: args.chunked_prefill_size,
@@ -95,11 +106,21 @@ impl LoadOptions {
             block_size: args.block_size,
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
+            state_format: args.cache_state_dtype.into(),
+            disk_cache: args.disk_cache.clone().map(|dir| DiskCache { dir, bytes: args.disk_cache_mib << 20 }),
             checkpoint_interval: args.checkpoint_interval,
+            drafts: DraftOptions::from_args(args)?,
             quantize: args.quantize.map(Quantize::from),
             weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
             token_ids_only: false,
         })
+    }
+}
+
+impl LoadOptions {
+    /// What they say of the device.
+    pub fn device(&self) -> DeviceOptions<'_> {
+        DeviceOptions { threads: self.threads, kernels: self.kernels.as_deref(), model: Some(&self.dir) }
     }
 }
 
@@ -116,7 +137,7 @@ pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
         tracing::warn!("{doubt}");
     }
     let work = LoadModel { options, config: &config, eos_ids, show };
-    let engine = options.backend.with(options.threads, work)?;
+    let engine = options.backend.with(options.device(), work)?;
     let context_length = engine.context_length();
     Ok(Served { engine, text, defaults, context_length })
 }
@@ -187,7 +208,11 @@ impl WithBackend for LoadModel<'_> {
     fn run<B: Measured>(self, backend: B) -> Result<EngineHandle, ServerError> {
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = open_checkpoint(&source, self.config, (self.options.quantize, backend.info()))?;
-        let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
+        let draft = self.options.drafts.open(self.config)?;
+        let memory = (backend.info().memory_bytes, checkpoint.size_bytes());
+        let engine_config = self.engine_config(memory, &draft)?;
+        // Before the weights: whoever named a directory that cannot be used is to know soon.
+        let disk = self.disk_tier((&source, &backend.info().name), &engine_config)?;
         let mut progress = LoadProgress::new(self.show);
         if self.options.weight_check == WeightCheck::Full {
             check_finite(&checkpoint, &mut |report| progress.report(report))?;
@@ -203,14 +228,42 @@ impl WithBackend for LoadModel<'_> {
             host_cache_mib = (engine_config.cache.host_len * 4) >> 20,
             "loaded"
         );
-        let runner = ModelRunner::new(backend, model, &engine_config)?;
-        Ok(Engine::start(runner, engine_config)?)
+        let check = self.options.weight_check;
+        let speculation = draft.load(&backend, (self.config, &engine_config), check)?;
+        let runner = ModelRunner::with_speculation((backend, model), &engine_config, speculation)?;
+        let runner = runner.with_state_format(self.options.state_format)?;
+        Ok(match disk {
+            Some(disk) => Engine::start_with_disk(runner, engine_config, disk)?,
+            None => Engine::start(runner, engine_config)?,
+        })
     }
 }
 
 impl LoadModel<'_> {
+    fn disk_tier(
+        &self,
+        (source, device): (&SafetensorsDir, &str),
+        engine: &EngineConfig,
+    ) -> Result<Option<DiskTier>, ServerError> {
+        let Some(disk) = &self.options.disk_cache else { return Ok(None) };
+        if self.options.prefixes == Prefixes::Forget {
+            let (flag, value) = ("--disk-cache", disk.dir.display().to_string());
+            return Err(ServerError::Flag {
+                flag,
+                value,
+                rule: "--disable-prefix-cache leaves nothing to keep".into(),
+            });
+        }
+        let computed = Computed { options: self.options, config: self.config, source, device, cache: &engine.cache };
+        disk_cache::open(disk, &computed).map(Some)
+    }
+
     /// Pools in what the weights leave of the memory.
-    fn engine_config(&self, memory_bytes: usize, weights_bytes: u64) -> Result<EngineConfig, ServerError> {
+    fn engine_config(
+        &self,
+        (memory_bytes, weights_bytes): (usize, u64),
+        draft: &OpenedDraft<'_>,
+    ) -> Result<EngineConfig, ServerError> {
         let options = self.options;
         let allowed = (memory_bytes as f64 * options.mem_fraction) as usize;
         let budget_bytes = allowed.saturating_sub(usize::try_from(weights_bytes).unwrap_or(usize::MAX));
@@ -219,6 +272,7 @@ impl LoadModel<'_> {
             budget_bytes,
             wanted_bytes: options.backend.wanted_cache_bytes(memory_bytes),
             block_size: options.block_size,
+            draft_len: draft.context_len(),
             context_length,
             max_running_requests: options.max_running_requests,
         };
@@ -228,7 +282,7 @@ impl LoadModel<'_> {
             max_queued_requests: options.max_queued_requests,
             chunked_prefill_size: options.chunked_prefill_size,
             max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
-            max_drafts: 0,
+            max_drafts: draft.max_drafts(),
             context_length,
             cache: CacheConfig {
                 arena: sizes.arena,

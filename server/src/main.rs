@@ -14,7 +14,7 @@ use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
-use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, inspect, simulate};
+use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, convert, inspect, simulate};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Some(Command::SimulateCache(args)) => {
             simulate::run(&args).map_err(Into::into).and_then(|report| print(&report))
         }
+        Some(Command::Convert(args)) => convert::run(&args).map_err(Into::into),
         Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
     };
     match outcome {

@@ -106,6 +106,16 @@ impl Collector for EngineFigures {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
+        let families = [
+            ("draft_tokens", "Tokens drafted and verified, by place after the last token", stats.drafts.drafted),
+            ("draft_tokens_accepted", "Those of them that were accepted", stats.drafts.accepted),
+        ];
+        for (name, help, places) in families {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (place, count) in places.into_iter().enumerate() {
+                ConstCounter::new(count).encode(family.encode_family(&[("place", place.to_string())])?)?;
+            }
+        }
         let by_reason = [
             ("stop", stats.finished.stop),
             ("length", stats.finished.length),
@@ -122,7 +132,7 @@ impl Collector for EngineFigures {
 }
 
 /// Name, help, value.
-fn gauges(stats: &EngineStats) -> [(&'static str, &'static str, usize); 11] {
+fn gauges(stats: &EngineStats) -> [(&'static str, &'static str, usize); 12] {
     [
         ("requests_running", "Sequences that hold a state slot", stats.running),
         ("requests_waiting", "Requests that wait, preempted ones included", stats.waiting),
@@ -135,11 +145,12 @@ fn gauges(stats: &EngineStats) -> [(&'static str, &'static str, usize); 11] {
         ("arena_bytes", "Memory for latents and states", 4 * stats.usage.arena_len),
         ("arena_free_bytes", "Memory for latents and states that nobody holds", 4 * stats.usage.free_len),
         ("host_cache_bytes", "Host memory that stored prefixes take", 4 * stats.usage.host_used),
+        ("disk_cache_bytes", "Files that stored prefixes take", 4 * stats.usage.disk_used),
     ]
 }
 
 /// As [`gauges`].
-fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 15] {
+fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 22] {
     [
         ("steps", "Steps computed", stats.steps),
         ("prompt_tokens", "Prompt tokens of accepted requests", stats.prompt_tokens),
@@ -153,7 +164,18 @@ fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 15] {
         ("prefix_cache_evictions", "Saved states that gave way on the device", stats.prefixes.evictions),
         ("prefix_cache_demotions", "Those of them that went to host memory", stats.prefixes.demotions),
         ("prefix_cache_host_evictions", "Saved states that gave way in host memory", stats.prefixes.host_evictions),
+        ("prefix_cache_disk_writes", "Saved states sent to disk", stats.prefixes.disk_writes),
+        ("prefix_cache_disk_skips", "Saved states that did not get to disk", stats.prefixes.disk_skips),
+        ("prefix_cache_disk_restores", "Saved states that came back from disk", stats.prefixes.disk_restores),
+        ("prefix_cache_disk_evictions", "Saved states that gave way on disk", stats.prefixes.disk_evictions),
+        ("prefix_cache_disk_losses", "Records on disk that were gone or not whole", stats.prefixes.disk_losses),
         ("arena_moves", "Units moved to make room for the other kind", stats.prefixes.moves),
+        ("draft_verifications", "Verifications of drafts", stats.drafts.verifications),
+        (
+            "draft_microseconds",
+            "Time spent on drafting",
+            u64::try_from(stats.drafts.drafting.as_micros()).unwrap_or(u64::MAX),
+        ),
         ("preemptions", "Sequences that gave up their memory to an earlier one", stats.preemptions),
         ("corrupted_requests", "Requests that ended because of non-finite logits", stats.corrupted_requests),
     ]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use perilune_engine::{EngineHandle, EngineState};
 use tokio::net::TcpListener;
@@ -12,6 +13,9 @@ use crate::drain::{CLOSING, Order, Shutdown};
 use crate::error::ServerError;
 use crate::http::router;
 use crate::lifecycle::Phase;
+
+/// The longest that a server waits for its engine to write what is stored.
+const SAVING: Duration = Duration::from_secs(6);
 
 /// A server that holds its socket and answers nothing yet.
 pub struct Server {
@@ -101,6 +105,10 @@ where
         () = shutdown.wait(Order::Drain) => {
             app.lifecycle.drain(app.settings.drain_timeout).await;
             engine.shutdown();
+            if engine.stats().usage.disk_len > 0 {
+                // It writes what is stored; past the limit that is left behind.
+                let _ = tokio::time::timeout(SAVING, engine.stopped()).await;
+            }
             match app.lifecycle.phase() {
                 Phase::Failed(reason) => Err(ServerError::EngineStopped { reason }),
                 _ => Ok(()),

@@ -81,6 +81,24 @@ impl Serving {
         reply
     }
 
+    /// The answer to a completion: its text, and how many prompt tokens were not computed.
+    fn complete(&self, prompt: &str) -> (String, u64) {
+        let body = serde_json::json!({"prompt": prompt, "max_tokens": 12, "temperature": 0}).to_string();
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length:";
+        let reply = rest(self.open(&format!("{head} {}\r\n\r\n{body}", body.len())));
+        let body = reply.split_once("\r\n\r\n").unwrap().1;
+        let answer: serde_json::Value =
+            serde_json::from_str(body.trim()).unwrap_or_else(|error| panic!("{error}: {reply}"));
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        (answer["choices"][0]["text"].as_str().unwrap().to_owned(), cached)
+    }
+
+    /// SIGTERM, and waits for the end.
+    fn end(mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.exit_code(), Some(0));
+    }
+
     /// A stream that has begun.
     fn stream(&self, max_tokens: usize) -> BufReader<TcpStream> {
         let body = format!(r#"{{"prompt":"x","stream":true,"ignore_eos":true,"max_tokens":{max_tokens}}}"#);
@@ -269,6 +287,66 @@ fn a_checkpoint_without_special_tokens_is_served_with_a_warning() {
     let mut said = String::new();
     serving.log.read_to_string(&mut said).unwrap();
     assert!(said.contains("WARN") && said.contains("chat completions will be refused"), "{said}");
+}
+
+#[test]
+fn what_was_computed_is_there_after_a_restart_and_spoilt_files_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--disk-cache", dir.path().to_str().unwrap(), "--threads", "2"];
+    let prompt = "There are 3 boxes with 12 pens in each box. ".repeat(20);
+    let serving = Serving::start(&flags);
+    let (text, cached) = serving.complete(&prompt);
+    assert_eq!(cached, 0);
+    serving.end();
+    let serving = Serving::start(&flags);
+    let (again, cached) = serving.complete(&prompt);
+    assert_eq!(again, text);
+    assert!(cached > 100, "{cached} tokens came back");
+    assert!(serving.get("/metrics").contains("perilune_prefix_cache_disk_restores_total 1"));
+    assert!(serving.get("/cache").contains("\"disk_restores\":1"));
+    serving.end();
+    let mut spoilt = 0;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "record") {
+            let mut bytes = std::fs::read(&path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(path, bytes).unwrap();
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 2);
+    let serving = Serving::start(&flags);
+    assert_eq!(serving.complete(&prompt), (text.clone(), 0));
+    serving.end();
+    // What other threads computed may differ in its last bits: it is another's.
+    let serving = Serving::start(&["--disk-cache", dir.path().to_str().unwrap(), "--threads", "1"]);
+    assert_eq!(serving.complete(&prompt), (text, 0));
+}
+
+#[test]
+fn a_disk_cache_that_cannot_be_had_is_refused_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (file, fine) = (file.to_str().unwrap(), dir.path().to_str().unwrap());
+    let cases: [(&[&str], &str); 4] = [
+        (&["--disk-cache", file], "--disk-cache is"),
+        (&["--disk-cache", "/proc/none"], "--disk-cache is /proc/none"),
+        (&["--disk-cache", fine, "--disable-prefix-cache"], "leaves nothing to keep"),
+        (&["--disk-cache", fine, "--disk-cache-mib", "0"], "--disk-cache-mib"),
+    ];
+    for (flags, sentence) in cases {
+        let mut args = vec!["--port", "0"];
+        args.extend(flags);
+        let output = output(&args);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(sentence), "{args:?}: {said}");
+    }
+    let _serving = Serving::start(&["--disk-cache", fine]);
+    let output = output(&["--port", "0", "--disk-cache", fine]);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("in use by another process"), "{said}");
 }
 
 #[test]

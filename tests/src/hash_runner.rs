@@ -51,6 +51,8 @@ impl HashRunner {
                 let history = self.saved[&from].clone().expect("a slot was saved");
                 self.histories.insert(to, history);
             }
+            // It takes part in no disk tier.
+            CacheOp::Archive { .. } => {}
             CacheOp::Forget(id) => assert!(self.saved.remove(&id).is_some(), "{id:?} is not there"),
             CacheOp::Copy { kind: UnitKind::Block, .. } | CacheOp::Load { kind: UnitKind::Block, .. } => {}
         }

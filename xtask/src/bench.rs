@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench_peer::Peer;
 use crate::process::{cargo, output, root, run as run_command};
 
 /// Name of a generated model, its configuration, and how its experts are stored.
@@ -18,11 +19,16 @@ const GENERATED: &[(&str, &str, &str)] = &[
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--json] [--models NAME,…] [-- OPTIONS OF `perilune bench`]
+       cargo xtask bench --peer DIR [--rounds N] [--threads N] [--json] [--models NAME,…]
+--peer: the programs of llama.cpp in DIR and ours take turns on the same weights; bf16 models only
 models: demo, mid-k3-bf16, mid-k3-mxfp4, mid-kimi-linear-bf16; all of them where not named";
 
 struct Options {
     json: bool,
     models: Option<Vec<String>>,
+    peer: Option<PathBuf>,
+    rounds: usize,
+    threads: usize,
     passed_on: Vec<String>,
 }
 
@@ -35,10 +41,15 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
     let wanted = |name: &str| options.models.as_ref().is_none_or(|models| models.iter().any(|m| m == name));
     let mut measured = Vec::new();
-    if wanted("demo") {
+    if let Some(programs) = &options.peer {
+        let peer = Peer { programs: programs.clone(), rounds: options.rounds, threads: options.threads };
+        for (name, config, experts) in GENERATED.iter().filter(|(name, _, e)| wanted(name) && *e == "bf16") {
+            measured.push(peer.compare(name, &generate(name, config, experts)?)?);
+        }
+    } else if wanted("demo") {
         measured.push(measure("demo", &root().join("models/demo"), &options)?);
     }
-    for (name, config, experts) in GENERATED.iter().filter(|(name, ..)| wanted(name)) {
+    for (name, config, experts) in GENERATED.iter().filter(|(name, ..)| wanted(name) && options.peer.is_none()) {
         let folder = generate(name, config, experts)?;
         measured.push(measure(name, &folder, &options)?);
     }
@@ -50,7 +61,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// `None` asks for the usage.
 fn parse(args: &[String]) -> Result<Option<Options>> {
-    let mut options = Options { json: false, models: None, passed_on: Vec::new() };
+    let mut options = Options { json: false, models: None, peer: None, rounds: 3, threads: 2, passed_on: Vec::new() };
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
@@ -64,6 +75,9 @@ fn parse(args: &[String]) -> Result<Option<Options>> {
                 }
                 options.models = Some(names);
             }
+            "--peer" => options.peer = Some(rest.next().context("--peer needs a directory")?.into()),
+            "--rounds" => options.rounds = number(rest.next(), "--rounds")?,
+            "--threads" => options.threads = number(rest.next(), "--threads")?,
             "--" => {
                 options.passed_on.extend(rest.by_ref().cloned());
             }
@@ -72,6 +86,11 @@ fn parse(args: &[String]) -> Result<Option<Options>> {
         }
     }
     Ok(Some(options))
+}
+
+fn number(text: Option<&String>, flag: &str) -> Result<usize> {
+    let number = text.and_then(|text| text.parse().ok()).filter(|number| *number > 0);
+    number.with_context(|| format!("{flag} needs a number from 1"))
 }
 
 /// The folder of a generated checkpoint, written where it is missing. A half-written one has no final name.
@@ -115,6 +134,9 @@ mod tests {
         assert!(options.json);
         assert_eq!(options.models.unwrap(), ["demo", "mid-k3-bf16"]);
         assert_eq!(options.passed_on, ["--batch", "1"]);
+        let options = parse(&words("--peer somewhere --rounds 5")).unwrap().unwrap();
+        assert_eq!((options.peer.unwrap().to_str(), options.rounds), (Some("somewhere"), 5));
+        assert!(parse(&words("--rounds 0")).is_err());
         assert!(parse(&words("--models nonsense")).is_err());
         assert!(parse(&words("--jsn")).is_err());
     }

@@ -4,6 +4,7 @@
 //! of the product.
 
 mod bench;
+mod bench_peer;
 mod build_kernels;
 mod ci;
 mod golden;

@@ -1,7 +1,7 @@
 //! Who gives way: checkpoints in the order of their value per length, each with the blocks that only it kept.
 //!
-//! From the device they go to host memory while its budget holds them, or holds something worth less; from there they
-//! go for good. Blocks without a checkpoint at or below them serve nobody and go at once.
+//! From the device they go to host memory while its budget holds them, or holds something worth less; from there to disk,
+//! where there is such a tier, or for good. Blocks without a checkpoint at or below them serve nobody and go at once.
 
 use crate::tree::{CheckpointId, NodeId, Stored};
 use crate::value::{Seen, Value};
@@ -51,7 +51,7 @@ impl CacheManager {
             if self.demote(id, value) {
                 self.stats.demotions += 1;
             } else {
-                self.drop_unshelved(id);
+                self.give_up(id, value);
             }
             return true;
         }
@@ -60,7 +60,7 @@ impl CacheManager {
             Some((value, id)) if below.is_none_or(|below| value < below) => {
                 self.on_host.remove(id);
                 self.stats.host_evictions += 1;
-                self.drop_unshelved(id);
+                self.give_up(id, value);
                 true
             }
             _ => false,
@@ -85,12 +85,12 @@ impl CacheManager {
     fn demote(&mut self, id: CheckpointId, value: Value) -> bool {
         let shape = self.arena.shape();
         let tail = self.tree.checkpoint(id).tail_block.is_some();
-        let own = shape.slot_len + usize::from(tail) * shape.block_len;
+        let own = self.kept_slot_len + usize::from(tail) * shape.block_len;
         if !self.make_host_room(own, value) {
             return false;
         }
         if let Stored::Device(slot) = self.tree.checkpoint(id).state {
-            let to = self.host.book(shape.slot_len);
+            let to = self.host.book(self.kept_slot_len);
             let from = self.place_of(slot);
             self.ops.push(CacheOp::Save { kind: UnitKind::Slot, from, to });
             self.arena.free_slot(slot);
@@ -159,12 +159,18 @@ impl CacheManager {
                 Some((least, id)) if least < value => {
                     self.on_host.remove(id);
                     self.stats.host_evictions += 1;
-                    self.drop_unshelved(id);
+                    self.give_up(id, least);
                 }
                 _ => return false,
             }
         }
         true
+    }
+
+    /// The last that memory sees of a checkpoint: it goes to disk, where there is one.
+    fn give_up(&mut self, id: CheckpointId, value: Value) {
+        self.archive(id, value);
+        self.drop_unshelved(id);
     }
 
     /// Removes a checkpoint, and the blocks that it alone kept.
@@ -221,7 +227,7 @@ impl CacheManager {
         }
     }
 
-    fn value_of(&self, id: CheckpointId) -> Value {
+    pub(crate) fn value_of(&self, id: CheckpointId) -> Value {
         let (shape, checkpoint) = (self.arena.shape(), self.tree.checkpoint(id));
         let len = shape.slot_len + self.tree.exclusive_blocks(id) * shape.block_len;
         let age = self.clock - checkpoint.last_use;

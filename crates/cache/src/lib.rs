@@ -5,8 +5,10 @@
 //! of tokens; [`CacheManager::open`] finds the deepest such place, so that no caller can get it wrong. All memory of
 //! running and stored sequences comes from one arena ([`Arena`]), which is the only allocator.
 
+mod archive;
 mod arena;
 mod children;
+mod disk;
 mod error;
 mod evict;
 mod holes;
@@ -14,6 +16,7 @@ mod host;
 mod key;
 mod manager;
 mod op;
+mod record;
 mod report;
 mod restore;
 mod sequence;
@@ -23,12 +26,15 @@ mod tree;
 mod value;
 mod walk;
 
+pub use archive::DiskRead;
 pub use arena::{Arena, ArenaShape, BlockId, Move, Place, SlotId, UnitKind};
+pub use disk::{DiskConfig, DiskMatch};
 pub use error::CacheError;
 pub use host::HostId;
 pub use key::CacheKey;
 pub use manager::{CacheConfig, CacheManager, Match, Opened, Prefixes};
 pub use op::CacheOp;
+pub use record::{Record, RecordId, RecordKind};
 pub use report::{CacheReport, PrefixReport, StateReport, Tier};
 pub use sequence::SequenceCache;
 pub use stats::{CacheStats, CacheUsage};

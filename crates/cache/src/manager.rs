@@ -9,6 +9,7 @@ use std::sync::PoisonError;
 use perilune_tensor::TokenId;
 
 use crate::arena::Arena;
+use crate::disk::DiskIndex;
 use crate::host::HostAccount;
 use crate::sequence::{Held, Returns, SequenceCache};
 use crate::tree::{Checkpoint, NodeId, PrefixTree, Stored};
@@ -80,6 +81,10 @@ pub struct CacheManager {
     pub(crate) on_device: Shelf,
     pub(crate) on_host: Shelf,
     pub(crate) host: HostAccount,
+    /// Length of a slot's contents once they have left the device.
+    pub(crate) kept_slot_len: usize,
+    /// What is on disk, where there is such a tier.
+    pub(crate) disk: Option<DiskIndex>,
     /// Blocks on the device that only stored prefixes hold.
     pub(crate) idle_blocks: usize,
     /// Slots that checkpoints hold.
@@ -103,6 +108,8 @@ impl CacheManager {
             on_device: Shelf::default(),
             on_host: Shelf::default(),
             host: HostAccount::new(config.host_len),
+            kept_slot_len: config.arena.slot_len,
+            disk: None,
             idle_blocks: 0,
             stored_slots: 0,
             ops: Vec::new(),
@@ -110,6 +117,11 @@ impl CacheManager {
             clock: 0,
             returns: Returns::default(),
         }
+    }
+
+    /// States take another length once they have left the device: to be said before anything is stored.
+    pub fn set_kept_slot_len(&mut self, len: usize) {
+        self.kept_slot_len = len.max(1);
     }
 
     /// Tokens per block.
@@ -158,6 +170,9 @@ impl CacheManager {
             arena_len: shape.len,
             host_used: self.host.used(),
             host_len: self.host.budget(),
+            disk_used: self.disk.as_ref().map_or(0, DiskIndex::used),
+            disk_len: self.disk.as_ref().map_or(0, |disk| disk.config.len),
+            disk_states: self.disk.as_ref().map_or(0, DiskIndex::num_states),
             nodes: self.tree.num_nodes(),
             checkpoints: self.tree.num_checkpoints(),
         }
@@ -165,7 +180,7 @@ impl CacheManager {
 
     /// What has happened so far.
     pub fn stats(&self) -> CacheStats {
-        self.stats
+        CacheStats { disk_evictions: self.disk.as_ref().map_or(0, |disk| disk.evictions), ..self.stats }
     }
 
     /// Length that can be had by evicting everything that no running sequence uses.
@@ -328,7 +343,7 @@ impl CacheManager {
 
     pub(crate) fn forget(&mut self, kind: UnitKind, id: HostId) {
         let shape = self.arena.shape();
-        self.host.release(if kind == UnitKind::Block { shape.block_len } else { shape.slot_len });
+        self.host.release(if kind == UnitKind::Block { shape.block_len } else { self.kept_slot_len });
         self.ops.push(CacheOp::Forget(id));
     }
 }

@@ -1,6 +1,6 @@
 //! What is to be done on the device before the next step, in order.
 
-use crate::{HostId, Place, UnitKind};
+use crate::{HostId, Place, RecordId, UnitKind};
 
 /// One operation on whole units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,13 @@ pub enum CacheOp {
         from: HostId,
         /// Where they go.
         to: Place,
+    },
+    /// Contents kept in host memory are to be written to disk as well. Nothing waits for that.
+    Archive {
+        /// Under which id they are kept; they may be forgotten before they are written.
+        from: HostId,
+        /// The record that they become.
+        to: RecordId,
     },
     /// Contents kept in host memory are not needed any more.
     Forget(HostId),

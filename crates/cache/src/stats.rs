@@ -23,6 +23,12 @@ pub struct CacheUsage {
     pub host_used: usize,
     /// Budget of it.
     pub host_len: usize,
+    /// Length kept on disk, or on its way there.
+    pub disk_used: usize,
+    /// Budget of it; 0 without a disk tier.
+    pub disk_len: usize,
+    /// States on disk, or on their way there.
+    pub disk_states: usize,
     /// Nodes of the tree of stored prefixes.
     pub nodes: usize,
     /// Saved states.
@@ -50,6 +56,16 @@ pub struct CacheStats {
     pub host_evictions: u64,
     /// Blocks that came back from host memory.
     pub promoted_blocks: u64,
+    /// States that were sent to disk, with the blocks before them that were not there.
+    pub disk_writes: u64,
+    /// States that should have gone to disk and did not: no room, too much on its way, or a write that failed.
+    pub disk_skips: u64,
+    /// States that came back from disk.
+    pub disk_restores: u64,
+    /// States on disk that gave way to others.
+    pub disk_evictions: u64,
+    /// Records on disk that were gone or not what they should be when they were read.
+    pub disk_losses: u64,
     /// Units moved to make room for units of the other kind.
     pub moves: u64,
 }

@@ -4,7 +4,7 @@
 use perilune_tensor::TokenId;
 
 use crate::sequence::SequenceCache;
-use crate::tree::{Checkpoint, NodeId, Stored};
+use crate::tree::{Checkpoint, CheckpointId, NodeId, Stored};
 use crate::value::{Seen, Value};
 use crate::walk::common_prefix;
 use crate::{BlockId, CacheKey, CacheManager, CacheOp, Prefixes, SlotId, UnitKind};
@@ -47,7 +47,8 @@ impl CacheManager {
             self.ops.push(CacheOp::Copy { kind: UnitKind::Block, from, to });
             Some(own)
         };
-        self.add_checkpoint(cache.held().node, tokens, (slot, tail_block));
+        let stored = self.add_checkpoint(cache.held().node, tokens, (slot, tail_block));
+        self.stats.checkpoints_stored += u64::from(stored.is_some());
     }
 
     /// Ends a sequence whose computed tokens these are, and keeps what it computed: nothing is copied.
@@ -63,7 +64,8 @@ impl CacheManager {
         if tail && tail_block.is_none() {
             return self.release(held);
         }
-        self.add_checkpoint(held.node, tokens, (held.slot, tail_block));
+        let stored = self.add_checkpoint(held.node, tokens, (held.slot, tail_block));
+        self.stats.checkpoints_stored += u64::from(stored.is_some());
         for block in held.table.split_off(whole) {
             self.arena.free_block(block);
         }
@@ -75,6 +77,9 @@ impl CacheManager {
         self.take_returns();
         drop(cache);
         self.take_returns();
+        if let Some(disk) = &mut self.disk {
+            disk.discard(key, stored);
+        }
         let root = self.tree.root(key);
         // Short prefixes hang on the root itself.
         for id in self.tree.node(root).checkpoints.clone() {
@@ -91,9 +96,12 @@ impl CacheManager {
         }
     }
 
-    /// Forgets every stored prefix; running sequences keep what they hold.
+    /// Forgets every stored prefix, on disk as well; running sequences keep what they hold.
     pub fn flush(&mut self) {
         self.take_returns();
+        if let Some(disk) = &mut self.disk {
+            disk.clear();
+        }
         let roots: Vec<NodeId> = self.tree.roots().map(|(_, id)| id).collect();
         for root in roots {
             let children: Vec<NodeId> = self.tree.node(root).children.iter().collect();
@@ -188,13 +196,19 @@ impl CacheManager {
         }
     }
 
-    fn add_checkpoint(&mut self, node: NodeId, tokens: &[TokenId], (slot, tail_block): (SlotId, Option<BlockId>)) {
+    /// Stores a state, unless there is one at that place: its units are given back then.
+    pub(crate) fn add_checkpoint(
+        &mut self,
+        node: NodeId,
+        tokens: &[TokenId],
+        (slot, tail_block): (SlotId, Option<BlockId>),
+    ) -> Option<CheckpointId> {
         let tail = &tokens[tokens.len() / self.block_size * self.block_size..];
         if let Some(known) = self.tree.find_checkpoint(node, (tokens.len(), tail)) {
             if self.is_whole(self.tree.checkpoint(known)) {
                 self.arena.free_slot(slot);
                 tail_block.into_iter().for_each(|block| self.arena.free_block(block));
-                return;
+                return None;
             }
             self.drop_checkpoint(known);
         }
@@ -210,6 +224,6 @@ impl CacheManager {
             last_use: self.clock,
         });
         self.shelve(id);
-        self.stats.checkpoints_stored += 1;
+        Some(id)
     }
 }

@@ -391,6 +391,18 @@ impl PrefixTree {
         freed
     }
 
+    /// Whose a node's prefixes are, and all tokens of a checkpoint; `None` for what was detached.
+    pub(crate) fn prefix(&self, id: CheckpointId) -> Option<(CacheKey, Vec<TokenId>)> {
+        let checkpoint = self.checkpoint(id);
+        let path = self.path(checkpoint.node);
+        let key = self.node(*path.first()?).key.clone()?;
+        let mut tokens: Vec<TokenId> = path.iter().flat_map(|node| &self.node(*node).tokens).copied().collect();
+        // A node may go on after its checkpoint.
+        tokens.truncate(checkpoint.position / self.block_size * self.block_size);
+        tokens.extend_from_slice(&checkpoint.tail);
+        Some((key, tokens))
+    }
+
     /// The path to a node, root first.
     pub(crate) fn path(&self, id: NodeId) -> Vec<NodeId> {
         let mut path: Vec<NodeId> = std::iter::successors(Some(id), |id| self.node(*id).parent).collect();

@@ -74,6 +74,11 @@ impl Shelf {
         self.place_of[item as usize] = NOWHERE;
     }
 
+    /// All of them.
+    pub(crate) fn items(&self) -> &[u32] {
+        &self.items
+    }
+
     /// The item of least value, of all or of a sample; the same for the same history.
     pub(crate) fn least(&mut self, value: impl Fn(u32) -> Value) -> Option<(Value, u32)> {
         let sample = if self.items.len() <= SAMPLE { self.items.len() } else { SAMPLE };

@@ -4,10 +4,11 @@
 
 mod random;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use perilune_cache::{
-    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, HostId, Place, Prefixes, SequenceCache, SlotId, UnitKind,
+    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, DiskConfig, HostId, Place, Prefixes, Record, RecordId,
+    RecordKind, SequenceCache, SlotId, UnitKind,
 };
 use perilune_tensor::TokenId;
 use random::Random;
@@ -35,6 +36,10 @@ struct World {
     blocks: HashMap<Place, Vec<Option<TokenId>>>,
     host: HashMap<HostId, Contents>,
     running: Vec<Sequence>,
+    disk: HashMap<RecordId, (Record, Contents)>,
+    /// Writes that have not ended.
+    writing: Vec<RecordId>,
+    highest: RecordId,
 }
 
 impl World {
@@ -45,11 +50,17 @@ impl World {
             blocks: HashMap::new(),
             host: HashMap::new(),
             running: Vec::new(),
+            disk: HashMap::new(),
+            writing: Vec::new(),
+            highest: RecordId(0),
         }
     }
 
     fn perform(&mut self) {
-        for op in self.cache.take_ops() {
+        let ops = self.cache.take_ops();
+        let archived = |op: &CacheOp| if let CacheOp::Archive { from, .. } = op { Some(*from) } else { None };
+        let archived: HashSet<HostId> = ops.iter().filter_map(archived).collect();
+        for op in ops {
             match op {
                 CacheOp::ZeroSlot(place) => drop(self.slots.insert(place, Vec::new())),
                 CacheOp::Copy { kind, from, to } => {
@@ -60,8 +71,9 @@ impl World {
                 CacheOp::Save { kind, from, to } => {
                     let contents = self.read(kind, from);
                     assert!(self.host.insert(to, contents).is_none(), "a host id was used twice");
-                    // Its place may be overwritten at once.
+                    // Its place may be overwritten at once, unless this is only a copy for the disk.
                     match kind {
+                        _ if archived.contains(&to) => {}
                         UnitKind::Slot => drop(self.slots.insert(from, vec![TokenId(999)])),
                         UnitKind::Block => drop(self.blocks.insert(from, vec![None; BLOCK])),
                     }
@@ -71,9 +83,68 @@ impl World {
                     assert_eq!(matches!(contents, Contents::State(_)), kind == UnitKind::Slot);
                     self.write(contents, to);
                 }
+                CacheOp::Archive { from, to } => {
+                    let contents = self.host[&from].clone();
+                    self.highest = self.highest.max(to);
+                    // Records that were removed before they were written are not written.
+                    if let Some(record) = self.cache.record(to).cloned() {
+                        assert_eq!(record.kind == RecordKind::State, matches!(contents, Contents::State(_)));
+                        assert!(self.disk.insert(to, (record, contents)).is_none(), "a record was used twice");
+                        self.writing.push(to);
+                    }
+                }
                 CacheOp::Forget(id) => assert!(self.host.remove(&id).is_some()),
             }
         }
+        for id in self.cache.take_removed_records() {
+            self.disk.remove(&id);
+        }
+    }
+
+    /// A write ends, well or not.
+    fn end_write(&mut self, which: usize, well: bool) {
+        let id = self.writing.swap_remove(which);
+        if well {
+            return self.cache.record_written(id);
+        }
+        self.disk.remove(&id);
+        self.cache.record_not_written(id);
+        self.perform();
+    }
+
+    /// Brings what is on disk to memory, if it helps and is there.
+    fn read_disk(&mut self, key: &CacheKey, tokens: &[TokenId]) {
+        let Some(read) = self.cache.wanted_from_disk(key, tokens, tokens.len() - 1) else { return };
+        if let Some(lost) = read.records.iter().find(|id| !self.disk.contains_key(id)) {
+            self.cache.record_lost(*lost);
+            return self.perform();
+        }
+        let prefix = &tokens[..read.position];
+        let staged = self.cache.adopt(key, prefix, &read);
+        let found = self.cache.lookup(key, tokens, tokens.len() - 1).cached;
+        assert!(staged.is_empty() || found == read.position, "{read:?}");
+        for (record, id) in staged {
+            let contents = self.disk[&record].1.clone();
+            assert!(self.host.insert(id, contents).is_none());
+        }
+        self.perform();
+    }
+
+    /// The process ends and another one begins with the same disk.
+    fn restart(&mut self, (config, disk): (CacheConfig, DiskConfig)) {
+        self.running.clear();
+        self.perform();
+        // What was on its way is there or not.
+        for (i, id) in std::mem::take(&mut self.writing).into_iter().enumerate() {
+            if i % 2 == 0 {
+                self.disk.remove(&id);
+            }
+        }
+        self.host.clear();
+        self.cache = CacheManager::new(config);
+        let found = self.disk.values().map(|(record, _)| record.clone()).collect();
+        self.cache.attach_disk(disk, (found, self.highest));
+        self.perform();
     }
 
     fn read(&self, kind: UnitKind, place: Place) -> Contents {
@@ -202,6 +273,92 @@ fn random_sequences_find_what_is_theirs() {
         moves += stats.moves;
     }
     assert!(hits > 10_000 && demotions > 1000 && moves > 100, "{hits} {demotions} {moves}");
+}
+
+#[test]
+fn a_disk_that_forgets_fails_and_outlives_the_process_gives_everybody_what_is_theirs() {
+    let mut random = Random(29);
+    let mut total = perilune_cache::CacheStats::default();
+    for (len, host_len, disk_len) in [(40, 0, 2000), (60, 20, 400), (40, 0, 60), (200, 0, 10_000)] {
+        let config = config(len, host_len);
+        let disk = DiskConfig { len: disk_len, queue_len: 40 };
+        let mut world = World::new(config);
+        world.restart((config, disk));
+        for _ in 0..60_000 {
+            let (some, count) = (random.below(world.running.len().max(1)), 1 + random.below(9));
+            match random.below(14) {
+                0..3 if world.running.len() < 4 => {
+                    let salt = (random.below(4) == 0).then(|| "tenant".into());
+                    let (key, tokens) = (CacheKey { salt, ..CacheKey::default() }, tokens(&mut random));
+                    if random.below(4) > 0 {
+                        world.read_disk(&key, &tokens);
+                    }
+                    world.open(key, tokens);
+                }
+                0..9 if !world.running.is_empty() => world.compute(some, (count, random.below(9))),
+                9 | 10 if !world.running.is_empty() => {
+                    let Sequence { cache, key, tokens, computed } = world.running.swap_remove(some);
+                    world.cache.donate(cache, &key, &tokens[..computed]);
+                }
+                11 if !world.running.is_empty() && random.below(20) == 0 => {
+                    let Sequence { cache, key, tokens, computed } = world.running.swap_remove(some);
+                    world.cache.discard(cache, &key, &tokens[..computed]);
+                }
+                11 if random.below(300) == 0 => world.cache.flush(),
+                12 if !world.writing.is_empty() => {
+                    let which = random.below(world.writing.len());
+                    world.end_write(which, random.below(10) > 0);
+                }
+                13 => match random.below(400) {
+                    0 => {
+                        total = add(total, world.cache.stats());
+                        world.restart((config, disk));
+                    }
+                    1 => drop(world.cache.archive_stored()),
+                    2..20 => {
+                        let written = world.disk.keys().copied().filter(|id| !world.writing.contains(id));
+                        // The order of a hash map is not to decide.
+                        let lost = written.min_by_key(|id| (id.0.wrapping_mul(count as u64 * 7919) % 1009, *id));
+                        lost.map(|id| world.disk.remove(&id));
+                    }
+                    _ => {}
+                },
+                _ => {}
+            }
+            world.perform();
+            let usage = world.cache.usage();
+            let held = usage.blocks_used + usage.blocks_stored + 5 * (usage.slots_used + usage.slots_stored);
+            assert_eq!((held + usage.free_len, usage.slots_used), (len, world.running.len()), "{usage:?}");
+            assert!(usage.disk_used <= disk_len && usage.host_used <= host_len, "{usage:?}");
+            let lost_units: usize = world.disk.values().map(|(_, contents)| unit_len(contents)).sum();
+            assert!(lost_units <= usage.disk_used, "files that nobody accounts for");
+        }
+        world.running.clear();
+        world.cache.flush();
+        world.perform();
+        total = add(total, world.cache.stats());
+        let usage = world.cache.usage();
+        assert_eq!((usage.free_len, usage.disk_used, usage.disk_states), (len, 0, 0), "{usage:?}");
+        assert!(world.disk.is_empty() && world.host.is_empty());
+    }
+    let enough = total.disk_restores > 500 && total.disk_losses > 50 && total.disk_evictions > 100;
+    assert!(enough && total.disk_writes > 2000 && total.disk_skips > 50, "{total:?}");
+}
+
+fn unit_len(contents: &Contents) -> usize {
+    if matches!(contents, Contents::State(_)) { 5 } else { 1 }
+}
+
+/// The disk's counters of two processes together.
+fn add(a: perilune_cache::CacheStats, b: perilune_cache::CacheStats) -> perilune_cache::CacheStats {
+    perilune_cache::CacheStats {
+        disk_writes: a.disk_writes + b.disk_writes,
+        disk_skips: a.disk_skips + b.disk_skips,
+        disk_restores: a.disk_restores + b.disk_restores,
+        disk_evictions: a.disk_evictions + b.disk_evictions,
+        disk_losses: a.disk_losses + b.disk_losses,
+        ..a
+    }
 }
 
 /// A world with memory for everything.

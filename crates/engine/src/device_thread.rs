@@ -14,15 +14,23 @@ use perilune_scheduler::{
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use crate::disk_desk::{DiskDesk, OpenDesk};
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::{MAX_PLACES, Work};
 use crate::step::{outcomes, step_input};
 use crate::{EngineState, GenerateRequest, StepRunner, TokenEvent};
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
-pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) {
-    let mut device = DeviceThread::new(runner, shared.clone(), inbox);
-    let end = catch_unwind(AssertUnwindSafe(|| device.serve()));
+pub(crate) fn run<R: StepRunner>(
+    (runner, disk): (R, Option<OpenDesk>),
+    shared: Arc<Shared>,
+    inbox: UnboundedReceiver<Command>,
+) {
+    let mut device = DeviceThread::new((runner, disk), shared.clone(), inbox);
+    let end = catch_unwind(AssertUnwindSafe(|| {
+        device.serve()?;
+        device.save_everything()
+    }));
     let state = match end {
         Ok(Ok(())) => EngineState::Stopped,
         Ok(Err(reason)) => EngineState::Dead { reason },
@@ -36,17 +44,18 @@ pub(crate) fn run<R: StepRunner>(runner: R, shared: Arc<Shared>, inbox: Unbounde
     device.end_everything(&state);
 }
 
-struct DeviceThread<R> {
-    runner: R,
+pub(crate) struct DeviceThread<R> {
+    pub(crate) runner: R,
     shared: Arc<Shared>,
-    inbox: UnboundedReceiver<Command>,
-    scheduler: Scheduler,
-    cache: CacheManager,
+    pub(crate) inbox: UnboundedReceiver<Command>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) cache: CacheManager,
+    pub(crate) disk: Option<DiskDesk>,
     streams: HashMap<SeqId, Stream>,
     seeds: SeedSource,
     ending: Ending,
     /// For each run of the last step, how many of its tokens were kept.
-    kept: Vec<usize>,
+    pub(crate) kept: Vec<usize>,
 }
 
 /// A caller, and whether its request still counts as queued.
@@ -64,7 +73,7 @@ enum Ending {
 }
 
 impl<R: StepRunner> DeviceThread<R> {
-    fn new(runner: R, shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
+    fn new((runner, disk): (R, Option<OpenDesk>), shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
         let config = &shared.config;
         let scheduler = Scheduler::new(SchedulerConfig {
             max_running: config.max_running_requests,
@@ -75,10 +84,17 @@ impl<R: StepRunner> DeviceThread<R> {
             max_drafts: config.max_drafts,
             checkpoints: config.checkpoints,
         });
+        let mut cache = CacheManager::new(config.cache);
+        cache.set_kept_slot_len(runner.kept_slot_len(config.cache.arena.slot_len));
+        let disk = disk.map(|open| {
+            cache.attach_disk(open.config, open.found);
+            open.desk
+        });
         DeviceThread {
             runner,
             scheduler,
-            cache: CacheManager::new(config.cache),
+            cache,
+            disk,
             shared,
             inbox,
             streams: HashMap::new(),
@@ -93,9 +109,10 @@ impl<R: StepRunner> DeviceThread<R> {
     fn serve(&mut self) -> Result<(), String> {
         loop {
             self.drain_inbox();
+            self.attend_disk();
             match self.ending {
                 Ending::Now => return Ok(()),
-                Ending::WhenIdle if self.scheduler.is_idle() => return Ok(()),
+                Ending::WhenIdle if self.is_idle() => return Ok(()),
                 _ => {}
             }
             if !self.scheduler.is_idle() {
@@ -109,7 +126,7 @@ impl<R: StepRunner> DeviceThread<R> {
     /// Takes in all commands; sleeps until there is one when there is nothing else to do.
     fn drain_inbox(&mut self) {
         loop {
-            let command = if self.scheduler.is_idle() && self.ending == Ending::No {
+            let command = if self.is_idle() && self.ending == Ending::No {
                 self.inbox.blocking_recv()
             } else {
                 match self.inbox.try_recv() {
@@ -126,18 +143,27 @@ impl<R: StepRunner> DeviceThread<R> {
                     return;
                 }
             }
-            if self.scheduler.is_idle() {
+            if self.is_idle() {
+                self.attend_disk();
                 self.publish();
                 self.note_progress();
             }
         }
     }
 
+    /// Whether nobody waits for anything.
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle() && self.num_held() == 0
+    }
+
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(submission) => self.accept(*submission),
             Command::Abort(id) => self.abort(id),
-            Command::AbortAll => self.scheduler.ids().into_iter().for_each(|id| self.abort(id)),
+            Command::AbortAll => {
+                self.release_held(|_| true);
+                self.scheduler.ids().into_iter().for_each(|id| self.abort(id));
+            }
             Command::FlushCache => self.cache.flush(),
             Command::ReportCache(reply) => {
                 // Whoever asked may be gone.
@@ -148,17 +174,18 @@ impl<R: StepRunner> DeviceThread<R> {
         }
     }
 
-    fn accept(&mut self, submission: Submission) {
+    pub(crate) fn accept(&mut self, submission: Submission) {
         let Submission { id, request, events } = submission;
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
         self.streams.insert(id, Stream { events, queued: true });
         let GenerateRequest { prompt, params, cache_salt, checkpoint_hints } = request;
         let key = CacheKey { salt: cache_salt.map(Into::into), ..CacheKey::default() };
-        self.scheduler.add(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
+        self.admit(SequenceRequest { id, prompt, params, seed, key, checkpoint_hints });
     }
 
     fn abort(&mut self, id: SeqId) {
+        self.release_held(|held| held == id);
         if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
             self.deliver(event);
         }
@@ -179,6 +206,7 @@ impl<R: StepRunner> DeviceThread<R> {
         let kept = std::mem::take(&mut self.kept);
         let input = step_input((&self.scheduler, &self.cache), &plan, kept)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
+        self.send_archived();
         let drafting = output.drafting;
         let outcomes = outcomes(&plan, output)?;
         self.count(&plan, drafting);
@@ -257,7 +285,8 @@ impl<R: StepRunner> DeviceThread<R> {
     /// The numbers before and after a step, or while idle.
     fn publish(&mut self) {
         let usage = self.cache.usage();
-        let never_ran = self.streams.values().filter(|stream| stream.queued).count();
+        let queued = self.streams.values().filter(|stream| stream.queued).count();
+        let never_ran = queued.saturating_sub(self.num_held());
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.running = self.scheduler.num_running();
         monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
@@ -267,7 +296,7 @@ impl<R: StepRunner> DeviceThread<R> {
 
     /// A step has finished, or none is owed.
     fn note_progress(&self) {
-        self.shared.lock_monitor().note_progress(if self.scheduler.is_idle() { Work::None } else { Work::Left });
+        self.shared.lock_monitor().note_progress(if self.is_idle() { Work::None } else { Work::Left });
     }
 
     /// Nobody may wait for an engine that is gone: ends all streams, those still in the inbox included.
@@ -278,6 +307,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 self.accept(*submission);
             }
         }
+        self.release_held(|_| true);
         let dead = if let EngineState::Dead { reason } = state { Some(reason.clone()) } else { None };
         for id in self.scheduler.ids() {
             match (&dead, self.scheduler.abort(id, &mut self.cache)) {

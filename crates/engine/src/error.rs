@@ -80,6 +80,9 @@ pub enum EngineError {
     /// The device refused.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The disk tier cannot be had.
+    #[error("the disk cache cannot be used: {0}")]
+    Disk(String),
     /// The operating system gave no thread.
     #[error("cannot start the engine thread: {0}")]
     Thread(String),

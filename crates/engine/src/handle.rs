@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::stats::Monitor;
 use crate::stream::Ended;
-use crate::{EngineConfig, EngineError, EngineStats, StepRunner, SubmitError, TokenEvent, TokenStream};
+use crate::{DiskTier, EngineConfig, EngineError, EngineStats, StepRunner, SubmitError, TokenEvent, TokenStream};
 
 /// One generation to perform.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +102,32 @@ impl Engine {
     /// # Errors
     /// `Config` for a size of 0, `Thread` where none could be started.
     pub fn start<R: StepRunner>(runner: R, config: EngineConfig) -> Result<EngineHandle, EngineError> {
+        Self::start_with(runner, config, None)
+    }
+
+    /// As [`Engine::start`], with a disk tier below the memory for stored prefixes.
+    ///
+    /// # Errors
+    /// As there; `Disk` where a state does not fit, prefixes are not kept, or the runner cannot take part.
+    pub fn start_with_disk<R: StepRunner>(
+        mut runner: R,
+        config: EngineConfig,
+        disk: DiskTier,
+    ) -> Result<EngineHandle, EngineError> {
+        disk.check(&config.cache)?;
+        if runner.host_units().is_none() {
+            return Err(EngineError::Disk("this device keeps nothing in host memory".into()));
+        }
+        Self::start_with(runner, config, Some(disk))
+    }
+
+    fn start_with<R: StepRunner>(
+        runner: R,
+        config: EngineConfig,
+        disk: Option<DiskTier>,
+    ) -> Result<EngineHandle, EngineError> {
         config.validate()?;
+        let desk = disk.map(DiskTier::open_desk).transpose()?;
         let (commands, inbox) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             vocab_size: runner.vocab_size(),
@@ -116,7 +141,7 @@ impl Engine {
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("perilune-device".into())
-            .spawn(move || crate::device_thread::run(runner, for_thread, inbox))
+            .spawn(move || crate::device_thread::run((runner, desk), for_thread, inbox))
             .map_err(|error| EngineError::Thread(error.to_string()))?;
         *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(EngineHandle { shared, commands })

@@ -6,6 +6,8 @@
 
 mod config;
 mod device_thread;
+mod disk_desk;
+mod disk_tier;
 mod error;
 mod event;
 mod handle;
@@ -13,23 +15,27 @@ mod model_runner;
 mod runner;
 mod sizing;
 mod speculation;
+mod state_format;
 mod stats;
 mod step;
 mod stream;
 
 pub use config::EngineConfig;
+pub use disk_tier::DiskTier;
 pub use error::{EngineError, SubmitError};
 pub use event::TokenEvent;
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
 pub use model_runner::ModelRunner;
 pub use perilune_cache::{
-    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, CacheReport, CacheStats, CacheUsage, HostId, Place,
-    PrefixReport, Prefixes, SequenceCache, StateReport, Tier, UnitKind,
+    ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, CacheReport, CacheStats, CacheUsage, DiskConfig, HostId,
+    Place, PrefixReport, Prefixes, RecordId, SequenceCache, StateReport, Tier, UnitKind,
 };
+pub use perilune_disk::{DiskError, DiskStore, Found, Identity, IdentityHasher, Unit};
 pub use perilune_sampling::{SamplingParams, TokenLogprob, TokenLogprobs};
 pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
-pub use runner::{StateCopy, StepInput, StepOutput, StepRun, StepRunner};
+pub use runner::{HostUnits, StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};
 pub use speculation::Speculation;
+pub use state_format::StateFormat;
 pub use stats::{DraftStats, EngineStats, FinishCounts, MAX_PLACES};
 pub use stream::TokenStream;

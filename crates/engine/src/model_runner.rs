@@ -3,20 +3,23 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use perilune_backend::{Backend, BackendError, Choice, Download, Sample, SampleRow, SampledRow};
-use perilune_cache::{CacheOp, HostId, Place, UnitKind};
+use perilune_cache::{CacheOp, HostId, Place, RecordId, UnitKind};
 use perilune_config::ModelConfig;
+use perilune_disk::Unit;
 use perilune_model::{
     BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, ModelError, Run,
-    SlotCopy, StepLimits, Workspace,
+    SlotCopy, StepGraphs, StepLimits, Workspace,
 };
 use perilune_speculate::Proposal;
 use perilune_tensor::TokenId;
 
 use crate::speculation::{accept_drawn, accept_greedy, rows_with_drafts, scoring, unscored};
-use crate::{EngineConfig, Speculation, StepInput, StepOutput, StepRun, StepRunner};
+use crate::{EngineConfig, HostUnits, Speculation, StateFormat, StepInput, StepOutput, StepRun, StepRunner};
 
 /// A model with the memory of its sequences and of a step.
 #[derive(Debug)]
@@ -26,12 +29,19 @@ pub struct ModelRunner<B: Backend> {
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
     caches: Caches<B>,
+    graphs: StepGraphs<B>,
     /// Units that are kept in host memory, or on their way there.
     saved: HashMap<HostId, Saved>,
     folds: FoldBatch<B>,
     /// Runs of the last step that were only verified.
     verified: Vec<Verified>,
     speculation: Option<Speculation<B>>,
+    /// Those that are to be written to disk.
+    archived: Vec<(RecordId, Saved)>,
+    /// What states become there.
+    format: StateFormat,
+    /// Rounds them, so that no step waits for it; `None` where there is nothing to round.
+    rounding: Option<Sender<Saved>>,
 }
 
 /// A verification whose outcome the states do not include yet.
@@ -44,17 +54,39 @@ struct Verified {
     copies: Vec<SlotCopy>,
 }
 
-enum Saved {
+/// Bytes of a unit, shared with whoever writes them to disk.
+#[derive(Clone)]
+struct Saved(Arc<Mutex<Bytes>>);
+
+enum Bytes {
     Coming(Download<Vec<u8>>),
     Here(Vec<u8>),
+    /// They did not arrive.
+    Lost,
+}
+
+impl Saved {
+    fn new(bytes: Bytes) -> Self {
+        Saved(Arc::new(Mutex::new(bytes)))
+    }
+
+    /// Does something with the bytes, once they are here.
+    fn with<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> Result<T, BackendError> {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *bytes = match std::mem::replace(&mut *bytes, Bytes::Lost) {
+            Bytes::Coming(coming) => Bytes::Here(coming.wait()?),
+            other => other,
+        };
+        match &*bytes {
+            Bytes::Here(bytes) => Ok(use_bytes(bytes)),
+            _ => Err(BackendError::Device("a unit did not arrive in host memory".into())),
+        }
+    }
 }
 
 impl std::fmt::Debug for Saved {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Saved::Coming(_) => f.write_str("Coming"),
-            Saved::Here(bytes) => write!(f, "Here({} bytes)", bytes.len()),
-        }
+        f.write_str("Saved")
     }
 }
 
@@ -64,7 +96,7 @@ pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
     let decode_rows = max_runs * (1 + config.max_drafts);
     let blocks_each = config.effective_context().div_ceil(config.cache.block_size.max(1));
     StepLimits {
-        max_rows: config.chunked_prefill_size + decode_rows,
+        max_rows: config.max_step_rows(),
         max_runs,
         max_blocks: max_runs.saturating_mul(blocks_each),
         max_logit_rows: config.max_prompt_logit_rows + decode_rows,
@@ -115,10 +147,36 @@ impl<B: Backend> ModelRunner<B> {
             speculation,
             batch: ForwardBatch::new(&backend, limits)?,
             caches: Caches::new(&backend, model.config(), shape)?,
+            graphs: StepGraphs::default(),
             saved: HashMap::new(),
+            archived: Vec::new(),
+            format: StateFormat::F32,
+            rounding: None,
             model,
             backend,
         })
+    }
+
+    /// The same, but states that leave the device are kept in another format.
+    ///
+    /// # Errors
+    /// `Device` where there is no thread to be had.
+    pub fn with_state_format(mut self, format: StateFormat) -> Result<Self, BackendError> {
+        self.format = format;
+        if format == StateFormat::F32 {
+            return Ok(self);
+        }
+        let (rounding, inbox) = channel::<Saved>();
+        let round = move || {
+            for saved in inbox {
+                // A unit that did not arrive is found out by whoever needs it.
+                let _ = saved.with(|_| ());
+            }
+        };
+        let thread = std::thread::Builder::new().name("perilune-round".into()).spawn(round);
+        thread.map_err(|error| BackendError::Device(format!("cannot start a thread: {error}")))?;
+        self.rounding = Some(rounding);
+        Ok(self)
     }
 
     /// The model's configuration.
@@ -168,7 +226,9 @@ impl<B: Backend> ModelRunner<B> {
                 self.verified.push(Verified { run: index, first_row, slot: run.slot, copies: planned.copies });
             }
         }
-        Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)
+        let ModelRunner { backend, model, workspace, batch, caches, graphs, .. } = self;
+        let step = || model.forward(backend, workspace, batch, caches);
+        Ok(graphs.run((backend, batch.shape()), step)?)
     }
 
     fn perform(&mut self, op: CacheOp) -> Result<(), BackendError> {
@@ -181,18 +241,28 @@ impl<B: Backend> ModelRunner<B> {
             CacheOp::Save { kind, from, to } => {
                 // Enqueued like everything else: nobody waits for the host here.
                 let bytes = self.caches.read(&self.backend, self.elements(kind, from))?;
-                self.saved.insert(to, Saved::Coming(bytes));
+                let saved = Saved::new(Bytes::Coming(match (kind, self.format) {
+                    (UnitKind::Block, _) | (_, StateFormat::F32) => bytes,
+                    (UnitKind::Slot, format) => Download::pending(move || Ok(format.encode(&bytes.wait()?))),
+                }));
+                if let (UnitKind::Slot, Some(rounding)) = (kind, &self.rounding) {
+                    // Without the thread it is rounded when it is needed.
+                    let _ = rounding.send(saved.clone());
+                }
+                self.saved.insert(to, saved);
                 Ok(())
             }
             CacheOp::Load { kind, from, to } => {
-                let bytes = match self.saved.remove(&from) {
-                    Some(Saved::Coming(bytes)) => bytes.wait()?,
-                    Some(Saved::Here(bytes)) => bytes,
-                    None => return Err(BackendError::Device(format!("{from:?} is not in host memory"))),
-                };
                 let at = self.elements(kind, to).start;
-                self.caches.write(&self.backend, at, &bytes)?;
-                self.saved.insert(from, Saved::Here(bytes));
+                let saved = self.saved.get(&from);
+                let saved = saved.ok_or_else(|| BackendError::Device(format!("{from:?} is not in host memory")))?;
+                saved.with(|bytes| match (kind, self.format) {
+                    (UnitKind::Block, _) | (_, StateFormat::F32) => self.caches.write(&self.backend, at, bytes),
+                    (UnitKind::Slot, format) => self.caches.write(&self.backend, at, &format.decode(bytes)),
+                })?
+            }
+            CacheOp::Archive { from, to } => {
+                self.archived.extend(self.saved.get(&from).map(|saved| (to, saved.clone())));
                 Ok(())
             }
             CacheOp::Forget(id) => {
@@ -249,6 +319,9 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
         for op in &input.ops {
             self.perform(*op)?;
         }
+        if input.runs.is_empty() {
+            return Ok(StepOutput::default());
+        }
         let Some(mut speculation) = self.speculation.take() else {
             let none = vec![Proposal::default(); input.runs.len()];
             self.forward(input, &none).map_err(device_error)?;
@@ -257,6 +330,14 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
         let output = self.run_speculating(&mut speculation, input);
         self.speculation = Some(speculation);
         output
+    }
+
+    fn kept_slot_len(&self, slot_len: usize) -> usize {
+        self.format.size_bytes(slot_len).div_ceil(4)
+    }
+
+    fn host_units(&mut self) -> Option<&mut dyn HostUnits> {
+        Some(self)
     }
 }
 
@@ -342,5 +423,16 @@ fn device_error(error: ModelError) -> BackendError {
     match error {
         ModelError::Backend(error) => error,
         other => BackendError::Device(other.to_string()),
+    }
+}
+
+impl<B: Backend> HostUnits for ModelRunner<B> {
+    fn put(&mut self, id: HostId, bytes: Vec<u8>) {
+        self.saved.insert(id, Saved::new(Bytes::Here(bytes)));
+    }
+
+    fn take_archived(&mut self) -> Vec<(RecordId, Unit)> {
+        let unit = |saved: Saved| -> Unit { Box::new(move || saved.with(<[u8]>::to_vec).ok()) };
+        self.archived.drain(..).map(|(record, saved)| (record, unit(saved))).collect()
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use perilune_backend::{BackendError, SampleRow, SampledRow};
-use perilune_cache::{CacheOp, Place};
+use perilune_cache::{CacheOp, HostId, Place, RecordId};
+use perilune_disk::Unit;
 use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
 
@@ -69,9 +70,29 @@ pub trait StepRunner: Send + 'static {
     /// Token ids are below this.
     fn vocab_size(&self) -> usize;
 
-    /// Performs the input's operations on memory, computes its runs, and samples the rows they ask for.
+    /// Performs the input's operations on memory, computes its runs, and samples the rows they ask for. A step without runs
+    /// performs the operations only.
     ///
     /// # Errors
     /// Any error ends the engine: the device's state counts as lost.
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError>;
+
+    /// Length of a state of `slot_len` once it has left the device.
+    fn kept_slot_len(&self, slot_len: usize) -> usize {
+        slot_len
+    }
+
+    /// Access to what it keeps in host memory, for a disk tier; `None` where it keeps nothing there.
+    fn host_units(&mut self) -> Option<&mut dyn HostUnits> {
+        None
+    }
+}
+
+/// Units in host memory, on their way between device and disk.
+pub trait HostUnits {
+    /// Puts a unit there, where the next `Load` finds it.
+    fn put(&mut self, id: HostId, bytes: Vec<u8>);
+
+    /// Units that `Archive` operations named since the last call.
+    fn take_archived(&mut self) -> Vec<(RecordId, Unit)>;
 }

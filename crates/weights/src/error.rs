@@ -61,6 +61,12 @@ pub enum WeightsError {
         /// What fits.
         expected: String,
     },
+    /// The model cannot be written as GGUF.
+    #[error("this model cannot be written as GGUF: {what}")]
+    Gguf {
+        /// What the format's architectures demand.
+        what: &'static str,
+    },
     /// A tensor holds a value the model cannot compute with.
     #[error("tensor `{name}` holds {found} at element {element}; {rule}")]
     Value {

@@ -19,7 +19,7 @@ pub async fn report(State(app): State<SharedApp>) -> Result<Response, ApiError> 
     Ok(Json(as_json(&report)).into_response())
 }
 
-/// `POST /flush_cache`: forgets all stored prefixes; requests under way go on.
+/// `POST /flush_cache`: forgets all stored prefixes, on disk as well; requests under way go on.
 pub async fn flush(State(app): State<SharedApp>) -> Result<Response, ApiError> {
     app.serving()?.engine.flush_cache();
     Ok(Json(json!({"flushed": true})).into_response())
@@ -37,6 +37,7 @@ fn usage(usage: &CacheUsage) -> Value {
         "blocks_used": usage.blocks_used, "blocks_stored": usage.blocks_stored,
         "slots_used": usage.slots_used, "slots_stored": usage.slots_stored,
         "host_bytes": 4 * usage.host_len, "host_used_bytes": 4 * usage.host_used,
+        "disk_bytes": 4 * usage.disk_len, "disk_used_bytes": 4 * usage.disk_used, "disk_states": usage.disk_states,
         "nodes": usage.nodes, "states": usage.checkpoints,
     })
 }
@@ -48,6 +49,8 @@ fn events(stats: &CacheStats) -> Value {
         "states_stored": stats.checkpoints_stored, "evictions": stats.evictions,
         "demotions": stats.demotions, "host_evictions": stats.host_evictions,
         "promoted_blocks": stats.promoted_blocks, "moves": stats.moves,
+        "disk_writes": stats.disk_writes, "disk_skips": stats.disk_skips, "disk_restores": stats.disk_restores,
+        "disk_evictions": stats.disk_evictions, "disk_losses": stats.disk_losses,
     })
 }
 

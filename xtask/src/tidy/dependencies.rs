@@ -18,21 +18,40 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("conformance", &["backend", "reference", "tensor"]),
     ("weights", &["config", "tensor"]),
     ("cache", &["tensor"]),
+    ("disk", &["cache", "tensor"]),
     ("sampling", &["tensor"]),
     ("scheduler", &["cache", "sampling", "tensor"]),
     ("model", &["backend", "config", "tensor", "weights"]),
     ("speculate", &["backend", "config", "model", "tensor", "weights"]),
     ("tokenizer", &["config", "tensor"]),
     ("protocol", &[]),
-    ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "speculate", "tensor"]),
+    ("engine", &["backend", "cache", "config", "disk", "model", "sampling", "scheduler", "speculate", "tensor"]),
     ("cpu", &["backend", "tensor"]),
     ("kernels-dsl", &[]),
     ("gpu", &["backend", "kernels-dsl", "tensor"]),
+    ("cuda", &["gpu", "kernels-dsl"]),
+    ("hip", &["gpu", "kernels-dsl"]),
     // The only backend that compiles kernels at run time: it exists for tests.
     ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
         "server",
-        &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
+        &[
+            "backend",
+            "config",
+            "cpu",
+            "cuda",
+            "engine",
+            "gpu",
+            "hip",
+            "kernels-dsl",
+            "model",
+            "protocol",
+            "sampling",
+            "speculate",
+            "tensor",
+            "tokenizer",
+            "weights",
+        ],
     ),
 ];
 /// Packages that may name `serde` itself.
@@ -40,7 +59,8 @@ const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
 /// Never below `crates/`, not even through another crate.
 const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
 /// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
-const WITHOUT_CUBECL: &[&str] = &["perilune-server", "perilune-gpu"];
+const WITHOUT_CUBECL: &[&[&str]] =
+    &[&["perilune-server", "--features", "cuda,hip"], &["perilune-gpu"], &["perilune-cuda"], &["perilune-hip"]];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
@@ -59,9 +79,10 @@ struct Package<'a> {
 pub(super) fn check_cubecl() -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for package in WITHOUT_CUBECL {
-        let tree = ["tree", "--locked", "--package", package, "--edges", "normal,build", "--prefix", "none"];
-        let tree = output(cargo(&tree))?;
-        findings.extend(find_cubecl(&tree).map(|used| format!("{package}: builds {used}")));
+        let mut tree = cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--package"]);
+        tree.args(*package);
+        let tree = output(tree)?;
+        findings.extend(find_cubecl(&tree).map(|used| format!("{}: builds {used}", package.join(" "))));
     }
     Ok(findings)
 }

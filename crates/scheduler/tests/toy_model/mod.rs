@@ -76,6 +76,7 @@ impl ToyModel {
                 };
                 self.put(unit, to);
             }
+            CacheOp::Archive { .. } => unreachable!("there is no disk"),
             CacheOp::Forget(id) => assert!(self.host.remove(&id).is_some(), "{id:?} is not there"),
         }
     }

@@ -1,0 +1,477 @@
+//! The disk tier's account: which units are on disk, what they continue, and which give way when its budget is used up.
+//!
+//! Beside the tree of stored prefixes, not part of it: what is on disk stays there while it is on the device as well, and
+//! comes into the tree only when its bytes have been read and found whole. A state on disk always has all blocks before it
+//! there, and every block there has a state after it. The files are somebody else's; see `perilune-disk`.
+
+use std::collections::HashMap;
+
+use perilune_tensor::TokenId;
+
+use crate::record::{Record, RecordId, RecordKind};
+use crate::value::{Seen, Shelf, Value};
+use crate::{ArenaShape, CacheKey};
+
+/// Sizes of the disk tier, in the arena's unit of length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Length of units that may be kept.
+    pub len: usize,
+    /// Length of units that may be on their way there at once; what does not fit is not kept.
+    pub queue_len: usize,
+}
+
+/// A prefix on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiskMatch {
+    /// Tokens that it has.
+    pub position: usize,
+    /// Its records in order, the state last.
+    pub records: Vec<RecordId>,
+}
+
+type Place = u32;
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` for the place where a key's prefixes begin.
+    record: Option<Record>,
+    parent: Option<Place>,
+    blocks: Vec<Place>,
+    tails: Vec<Place>,
+    state: Option<Place>,
+    /// Tokens up to its end.
+    position: usize,
+    written: bool,
+    last_use: u64,
+    /// Not to be removed while something is being added below it.
+    pinned: bool,
+}
+
+impl Entry {
+    fn is_leaf(&self) -> bool {
+        self.blocks.is_empty() && self.tails.is_empty() && self.state.is_none()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct DiskIndex {
+    pub(crate) config: DiskConfig,
+    shape: ArenaShape,
+    block_size: usize,
+    entries: Vec<Option<Entry>>,
+    spare: Vec<Place>,
+    roots: HashMap<CacheKey, Place>,
+    /// Blocks and tails by what they continue and their tokens.
+    by_tokens: HashMap<(Place, Box<[TokenId]>), Place>,
+    by_id: HashMap<RecordId, Place>,
+    states: Shelf,
+    used: usize,
+    in_flight: usize,
+    next: u64,
+    /// Records whose files are to be removed.
+    removed: Vec<RecordId>,
+    /// States that gave way.
+    pub(crate) evictions: u64,
+}
+
+/// A prefix that is to be written.
+pub(crate) struct Wanted<'a> {
+    pub(crate) key: &'a CacheKey,
+    /// All its tokens.
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) starts: u32,
+    pub(crate) clock: u64,
+    pub(crate) value: Value,
+}
+
+impl DiskIndex {
+    pub(crate) fn new(config: DiskConfig, (shape, block_size): (ArenaShape, usize)) -> Self {
+        DiskIndex {
+            config,
+            shape,
+            block_size,
+            entries: Vec::new(),
+            spare: Vec::new(),
+            roots: HashMap::new(),
+            by_tokens: HashMap::new(),
+            by_id: HashMap::new(),
+            states: Shelf::default(),
+            used: 0,
+            in_flight: 0,
+            next: 0,
+            removed: Vec::new(),
+            evictions: 0,
+        }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn num_states(&self) -> usize {
+        self.states.items().len()
+    }
+
+    pub(crate) fn take_removed(&mut self) -> Vec<RecordId> {
+        std::mem::take(&mut self.removed)
+    }
+
+    pub(crate) fn record(&self, id: RecordId) -> Option<&Record> {
+        self.by_id.get(&id).and_then(|place| self.entry(*place).record.as_ref())
+    }
+
+    /// Takes over what was found on disk; what does not belong to a whole prefix, or does not fit, is removed. No number up
+    /// to `highest` is used again.
+    pub(crate) fn take_over(&mut self, mut found: Vec<Record>, highest: RecordId) {
+        self.next = highest.0;
+        // Whatever is continued was numbered before what continues it.
+        found.sort_by_key(|record| record.id);
+        for record in found {
+            self.next = self.next.max(record.id.0);
+            let id = record.id;
+            if self.insert_found(record).is_none() {
+                self.removed.push(id);
+            }
+        }
+        let leaves = |(place, entry): (usize, &Option<Entry>)| {
+            let entry = entry.as_ref()?;
+            let state = entry.record.as_ref().is_some_and(|record| record.kind == RecordKind::State);
+            (entry.is_leaf() && !state).then_some(place as Place)
+        };
+        let stray: Vec<Place> = self.entries.iter().enumerate().filter_map(leaves).collect();
+        stray.into_iter().for_each(|place| self.prune(place));
+        while self.used > self.config.len && self.evict(None, 0) {}
+    }
+
+    fn insert_found(&mut self, record: Record) -> Option<()> {
+        let parent = match record.parent {
+            Some(id) => *self.by_id.get(&id)?,
+            None => self.root(&record.key),
+        };
+        let above = self.entry(parent);
+        let (kind, len) = (record.kind, record.tokens.len());
+        let above_kind = above.record.as_ref().map(|record| record.kind);
+        let follows = match kind {
+            RecordKind::Block => len == self.block_size && matches!(above_kind, None | Some(RecordKind::Block)),
+            RecordKind::Tail => (1..self.block_size).contains(&len) && above_kind != Some(RecordKind::Tail),
+            RecordKind::State => len == 0 && above_kind.is_some() && above.state.is_none(),
+        };
+        let same_key = above.record.as_ref().is_none_or(|above| above.key == record.key);
+        let known = kind != RecordKind::State && self.child(parent, &record.tokens).is_some();
+        if !follows
+            || !same_key
+            || above_kind == Some(RecordKind::State)
+            || known
+            || self.by_id.contains_key(&record.id)
+        {
+            // A root made for it alone goes with the stray leaves.
+            return None;
+        }
+        let place = self.insert(parent, record, 0);
+        self.entry_mut(place).written = true;
+        self.in_flight -= self.unit_len(kind);
+        Some(())
+    }
+
+    /// The deepest whole prefix of at most `limit` of these tokens.
+    pub(crate) fn lookup(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Option<DiskMatch> {
+        let mut at = *self.roots.get(key)?;
+        let mut best = None;
+        loop {
+            let entry = self.entry(at);
+            let rest = &tokens[entry.position..];
+            let after = |place: &Place| {
+                let tail = self.entry(*place);
+                let own = &tail.record.as_ref()?.tokens;
+                (rest.starts_with(own) && tail.position <= limit && tail.written).then_some(tail.state?)
+            };
+            let here = entry.state.filter(|_| entry.position <= limit);
+            let longest = entry.tails.iter().filter_map(after).chain(here);
+            let written = longest.filter(|state| self.entry(*state).written);
+            best = written.max_by_key(|state| self.entry(*state).position).or(best);
+            let next = rest.get(..self.block_size).and_then(|first| self.child(at, first));
+            match next.filter(|next| self.entry(*next).written) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        best.map(|state| DiskMatch { position: self.entry(state).position, records: self.path(state) })
+    }
+
+    /// Notes that a prefix was used.
+    pub(crate) fn touch(&mut self, state: RecordId, clock: u64) {
+        if let Some(place) = self.by_id.get(&state).copied() {
+            let entry = self.entry_mut(place);
+            entry.last_use = clock;
+            if let Some(record) = &mut entry.record {
+                record.starts += 1;
+            }
+        }
+    }
+
+    /// Books what is missing of a prefix, the state last; `None` where all of it is there already. An error where there is
+    /// no room for it, on disk or on the way there.
+    pub(crate) fn book(&mut self, wanted: &Wanted<'_>) -> Result<Option<Vec<RecordId>>, ()> {
+        let root = self.root(wanted.key);
+        let whole = wanted.tokens.len() / self.block_size;
+        let (mut at, mut known) = (root, 0);
+        while known < whole {
+            let begin = known * self.block_size;
+            let Some(next) = self.child(at, &wanted.tokens[begin..begin + self.block_size]) else { break };
+            (at, known) = (next, known + 1);
+        }
+        let tail = &wanted.tokens[whole * self.block_size..];
+        let mut tail_known = tail.is_empty();
+        if let Some(found) = (known == whole && !tail_known).then(|| self.child(at, tail)).flatten() {
+            (at, tail_known) = (found, true);
+        }
+        if known == whole && tail_known && self.entry(at).state.is_some() {
+            return Ok(None);
+        }
+        let blocks = whole - known + usize::from(!tail_known);
+        let len = self.shape.slot_len + blocks * self.shape.block_len;
+        self.entry_mut(at).pinned = true;
+        let fits = self.in_flight + len <= self.config.queue_len && self.make_room(len, (wanted.value, wanted.clock));
+        self.entry_mut(at).pinned = false;
+        if !fits {
+            self.prune(at);
+            return Err(());
+        }
+        let mut booked = Vec::new();
+        let pieces = wanted.tokens[known * self.block_size..whole * self.block_size].chunks(self.block_size);
+        let pieces = pieces.map(|tokens| (RecordKind::Block, tokens));
+        let tail = (!tail_known).then_some((RecordKind::Tail, tail));
+        for (kind, tokens) in pieces.chain(tail).chain([(RecordKind::State, &[][..])]) {
+            self.next += 1;
+            let id = RecordId(self.next);
+            let parent = self.entry(at).record.as_ref().map(|record| record.id);
+            let starts = if kind == RecordKind::State { wanted.starts } else { 0 };
+            let record = Record { id, kind, parent, key: wanted.key.clone(), tokens: tokens.into(), starts };
+            at = self.insert(at, record, wanted.clock);
+            booked.push(id);
+        }
+        Ok(Some(booked))
+    }
+
+    /// A record that was booked is on disk.
+    pub(crate) fn written(&mut self, id: RecordId) {
+        let Some(place) = self.by_id.get(&id).copied() else { return };
+        let len = self.entry(place).record.as_ref().map_or(0, |record| self.unit_len(record.kind));
+        if !std::mem::replace(&mut self.entry_mut(place).written, true) {
+            self.in_flight -= len;
+        }
+    }
+
+    /// A record is not, or not whole, on disk: what continues it serves nobody either. False where it was not known.
+    pub(crate) fn lose(&mut self, id: RecordId) -> bool {
+        match self.by_id.get(&id).copied() {
+            Some(place) => {
+                self.remove_below(place);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        let roots: Vec<Place> = self.roots.values().copied().collect();
+        roots.into_iter().for_each(|root| self.remove_below(root));
+    }
+
+    /// Forgets every prefix of these tokens, and all that begin with the same block.
+    pub(crate) fn discard(&mut self, key: &CacheKey, tokens: &[TokenId]) {
+        let Some(root) = self.roots.get(key).copied() else { return };
+        let prefix =
+            |place: &Place| self.entry(*place).record.as_ref().is_some_and(|record| tokens.starts_with(&record.tokens));
+        let entry = self.entry(root);
+        let mut doomed: Vec<Place> = entry.tails.iter().copied().filter(prefix).collect();
+        doomed.extend(tokens.get(..self.block_size).and_then(|first| self.child(root, first)));
+        doomed.into_iter().for_each(|place| self.remove_below(place));
+    }
+
+    fn make_room(&mut self, len: usize, (value, clock): (Value, u64)) -> bool {
+        while self.used + len > self.config.len {
+            if len > self.config.len || !self.evict(Some(value), clock) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Removes the state that is worth least, and the blocks that only it needs; not one that is worth as much as `below`.
+    fn evict(&mut self, below: Option<Value>, clock: u64) -> bool {
+        let mut states = std::mem::take(&mut self.states);
+        let least = states.least(|place| self.value_of(place, clock));
+        self.states = states;
+        match least {
+            Some((value, place)) if below.is_none_or(|below| value < below) => {
+                self.remove_below(place);
+                self.evictions += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn value_of(&self, place: Place, clock: u64) -> Value {
+        let state = self.entry(place);
+        let starts = state.record.as_ref().map_or(0, |record| record.starts);
+        let (mut at, mut own, mut before) = (state.parent, self.shape.slot_len, 0);
+        let mut shared = false;
+        while let Some(above) = at.map(|at| self.entry(at)) {
+            shared |= above.blocks.len() + above.tails.len() + usize::from(above.state.is_some()) > 1;
+            if let Some(nearest) = above.state.filter(|nearest| *nearest != place) {
+                before = self.entry(nearest).position;
+                break;
+            }
+            own += if shared || above.record.is_none() { 0 } else { self.shape.block_len };
+            at = above.parent;
+        }
+        let seen = Seen { starts, age: clock.saturating_sub(state.last_use), passed: false };
+        Value::new((state.position - before, seen), own)
+    }
+
+    fn unit_len(&self, kind: RecordKind) -> usize {
+        if kind == RecordKind::State { self.shape.slot_len } else { self.shape.block_len }
+    }
+
+    fn child(&self, parent: Place, tokens: &[TokenId]) -> Option<Place> {
+        self.by_tokens.get(&(parent, tokens.into())).copied()
+    }
+
+    /// Records from the start of a prefix to a place.
+    fn path(&self, place: Place) -> Vec<RecordId> {
+        let up = std::iter::successors(Some(place), |place| self.entry(*place).parent);
+        let mut path: Vec<RecordId> = up.filter_map(|place| Some(self.entry(place).record.as_ref()?.id)).collect();
+        path.reverse();
+        path
+    }
+
+    #[allow(clippy::expect_used)] // places are handed out by this index and dropped with what they name
+    fn entry(&self, place: Place) -> &Entry {
+        self.entries[place as usize].as_ref().expect("a place outlived its record")
+    }
+
+    #[allow(clippy::expect_used)] // as above
+    fn entry_mut(&mut self, place: Place) -> &mut Entry {
+        self.entries[place as usize].as_mut().expect("a place outlived its record")
+    }
+
+    fn root(&mut self, key: &CacheKey) -> Place {
+        if let Some(root) = self.roots.get(key) {
+            return *root;
+        }
+        let root = self.add(Entry {
+            record: None,
+            parent: None,
+            blocks: Vec::new(),
+            tails: Vec::new(),
+            state: None,
+            position: 0,
+            written: true,
+            last_use: 0,
+            pinned: false,
+        });
+        self.roots.insert(key.clone(), root);
+        root
+    }
+
+    /// Adds a record that is on its way.
+    fn insert(&mut self, parent: Place, record: Record, clock: u64) -> Place {
+        let (kind, id, tokens) = (record.kind, record.id, record.tokens.clone());
+        let place = self.add(Entry {
+            position: self.entry(parent).position + tokens.len(),
+            record: Some(record),
+            parent: Some(parent),
+            blocks: Vec::new(),
+            tails: Vec::new(),
+            state: None,
+            written: false,
+            last_use: clock,
+            pinned: false,
+        });
+        let above = self.entry_mut(parent);
+        match kind {
+            RecordKind::Block => above.blocks.push(place),
+            RecordKind::Tail => above.tails.push(place),
+            RecordKind::State => above.state = Some(place),
+        }
+        match kind {
+            RecordKind::State => self.states.insert(place),
+            _ => drop(self.by_tokens.insert((parent, tokens), place)),
+        }
+        self.by_id.insert(id, place);
+        let len = self.unit_len(kind);
+        (self.used, self.in_flight) = (self.used + len, self.in_flight + len);
+        place
+    }
+
+    fn add(&mut self, entry: Entry) -> Place {
+        match self.spare.pop() {
+            Some(place) => {
+                self.entries[place as usize] = Some(entry);
+                place
+            }
+            None => {
+                self.entries.push(Some(entry));
+                self.entries.len() as Place - 1
+            }
+        }
+    }
+
+    /// Removes an entry with all that continues it, then those above it that nothing continues any more.
+    fn remove_below(&mut self, place: Place) {
+        let mut all = vec![place];
+        let mut next = 0;
+        while next < all.len() {
+            let entry = self.entry(all[next]);
+            let below: Vec<Place> = entry.blocks.iter().chain(&entry.tails).chain(&entry.state).copied().collect();
+            all.extend(below);
+            next += 1;
+        }
+        let above = self.entry(place).parent;
+        all.into_iter().rev().for_each(|place| self.remove(place));
+        above.into_iter().for_each(|above| self.prune(above));
+    }
+
+    /// Removes entries from a place upwards that nothing continues.
+    fn prune(&mut self, place: Place) {
+        let mut at = Some(place);
+        while let Some(place) = at {
+            let entry = self.entry(place);
+            if !entry.is_leaf() || entry.pinned {
+                return;
+            }
+            at = entry.parent;
+            self.remove(place);
+        }
+    }
+
+    /// Removes a leaf.
+    fn remove(&mut self, place: Place) {
+        let Some(entry) = self.entries[place as usize].take() else { return };
+        self.spare.push(place);
+        let Some(record) = entry.record else {
+            self.roots.retain(|_, root| *root != place);
+            return;
+        };
+        self.by_id.remove(&record.id);
+        self.removed.push(record.id);
+        let len = self.unit_len(record.kind);
+        self.used -= len;
+        self.in_flight -= if entry.written { 0 } else { len };
+        if record.kind == RecordKind::State {
+            self.states.remove(place);
+        } else if let Some(parent) = entry.parent {
+            self.by_tokens.remove(&(parent, record.tokens));
+        }
+        if let Some(above) = entry.parent.and_then(|parent| self.entries[parent as usize].as_mut()) {
+            above.blocks.retain(|other| *other != place);
+            above.tails.retain(|other| *other != place);
+            above.state = above.state.filter(|other| *other != place);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Prefixes that went to disk, with an engine that is gone in between, against the same requests cold: equal to the last bit.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use perilune_engine::{
+    CacheConfig, CheckpointRules, DiskConfig, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
+    GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent,
+};
+use perilune_tensor::TokenId;
+use perilune_tests::{Tiny, all_events};
+
+const BLOCK: usize = 16;
+const ME: Identity = Identity([3; 32]);
+
+static MODEL: LazyLock<Tiny> = LazyLock::new(|| Tiny::new("k3"));
+
+fn config(units: (usize, usize)) -> EngineConfig {
+    EngineConfig {
+        max_running_requests: 4,
+        max_queued_requests: 100,
+        chunked_prefill_size: 64,
+        max_prompt_logit_rows: 64,
+        max_drafts: 0,
+        context_length: 600,
+        cache: MODEL.room(BLOCK, units),
+        checkpoints: CheckpointRules { interval: 0, least_gap: BLOCK },
+        eos_ids: vec![],
+    }
+}
+
+fn cold() -> EngineHandle {
+    let config = config((100, 4));
+    let config = EngineConfig { cache: CacheConfig { prefixes: Prefixes::Forget, ..config.cache }, ..config };
+    Engine::start(MODEL.runner(&config), config).unwrap()
+}
+
+fn tier(dir: &Path, identity: Identity) -> DiskTier {
+    let (store, found) = DiskStore::open(dir, identity).unwrap();
+    DiskTier { store, found, config: DiskConfig { len: 100 << 20, queue_len: 100 << 20 } }
+}
+
+fn engine(dir: &Path, units: (usize, usize)) -> EngineHandle {
+    let config = config(units);
+    Engine::start_with_disk(MODEL.runner(&config), config, tier(dir, ME)).unwrap()
+}
+
+fn text(which: u32, len: usize) -> Vec<TokenId> {
+    (0..len as u32).map(|i| TokenId(2 + (i * i + 7 * i * which + which) % 57)).collect()
+}
+
+fn request(prompt: &[TokenId], max_tokens: usize) -> GenerateRequest {
+    let params =
+        SamplingParams { seed: Some(7), max_tokens: Some(max_tokens), logprobs: Some(3), ..SamplingParams::default() };
+    GenerateRequest::new(prompt.to_vec(), params)
+}
+
+fn run(engine: &EngineHandle, prompt: &[TokenId], max_tokens: usize) -> (Vec<TokenEvent>, usize) {
+    let mut events = all_events(engine.submit(request(prompt, max_tokens)).unwrap());
+    let Some(TokenEvent::Finished { usage, .. }) = events.pop() else { panic!("{events:?}") };
+    (events, usage.cached_tokens)
+}
+
+fn stop(engine: &EngineHandle) {
+    engine.drain();
+    assert_eq!(engine.join(), EngineState::Stopped);
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
+}
+
+fn records(dir: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut records: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|e| e == "record")).collect();
+    records.sort();
+    records
+}
+
+#[test]
+fn a_restart_at_every_place_around_the_ends_of_blocks() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    let first = engine(dir.path(), (300, 60));
+    let prompts: Vec<_> = (2 * BLOCK - 1..=4 * BLOCK + 1).map(|len| text(100 + len as u32, len)).collect();
+    for prompt in &prompts {
+        run(&first, prompt, 1);
+    }
+    stop(&first);
+    let second = engine(dir.path(), (300, 60));
+    for prompt in &prompts {
+        for more in [1, 2] {
+            let longer = [&prompt[..], &text(9, more)].concat();
+            let (events, cached) = run(&second, &longer, 4);
+            assert_eq!(events, run(&cold, &longer, 4).0, "{} tokens, then {more}", prompt.len());
+            assert!(cached >= prompt.len(), "{cached} of {} came back", prompt.len());
+        }
+        // One token fewer than what is stored: nothing of it may be used beyond its place.
+        let (events, cached) = run(&second, &prompt[..prompt.len() - 1], 4);
+        assert_eq!(events, run(&cold, &prompt[..prompt.len() - 1], 4).0);
+        assert!(cached < prompt.len() - 1);
+    }
+    let stats = second.stats().prefixes;
+    assert!(stats.disk_restores as usize >= prompts.len() && stats.disk_losses == 0, "{stats:?}");
+    stop(&second);
+}
+
+#[test]
+fn what_gives_way_in_memory_goes_to_disk_and_comes_back() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    for host_units in [0, 12] {
+        let small = config((40, 4));
+        let cache = CacheConfig { host_len: host_units * small.cache.arena.slot_len, ..small.cache };
+        let small = EngineConfig { cache, ..small };
+        let engine = Engine::start_with_disk(MODEL.runner(&small), small, tier(dir.path(), ME)).unwrap();
+        let prompts: Vec<_> = (0..8).map(|i| text(200 + i, 200 + 13 * i as usize)).collect();
+        for round in 0..3 {
+            for prompt in &prompts {
+                let longer = [&prompt[..], &text(round, 9)].concat();
+                let (events, _) = run(&engine, &longer, 5);
+                assert_eq!(events, run(&cold, &longer, 5).0);
+            }
+        }
+        let stats = engine.stats().prefixes;
+        assert!(stats.disk_writes > 5 && stats.disk_restores > 5 && stats.disk_losses == 0, "{stats:?}");
+        engine.flush_cache();
+        stop(&engine);
+        assert!(records(dir.path()).is_empty(), "a flush reaches the disk");
+    }
+}
+
+#[test]
+fn a_spoilt_file_costs_time_and_nothing_else() {
+    let cold = cold();
+    let prompt = text(5, 150);
+    let longer = [&prompt[..], &text(6, 3)].concat();
+    let expected = run(&cold, &longer, 6).0;
+    for which in 0..11 {
+        let dir = tempfile::tempdir().unwrap();
+        let first = engine(dir.path(), (100, 8));
+        run(&first, &prompt, 1);
+        stop(&first);
+        let files = records(dir.path());
+        assert_eq!(files.len(), 11, "nine blocks, a tail, a state");
+        let mut bytes = std::fs::read(&files[which]).unwrap();
+        let last = bytes.len() - 1 - which;
+        bytes[last] ^= 4;
+        std::fs::write(&files[which], bytes).unwrap();
+        let second = engine(dir.path(), (100, 8));
+        let (events, cached) = run(&second, &longer, 6);
+        assert_eq!((&events, cached), (&expected, 0), "record {which}");
+        assert_eq!(second.stats().prefixes.disk_losses, 1);
+        assert_eq!(run(&second, &longer, 6).0, expected);
+        stop(&second);
+        assert!(!std::fs::read(&files[which]).is_ok_and(|b| b[last] == 4), "the spoilt file is gone");
+    }
+}
+
+#[test]
+fn another_models_files_are_a_miss_and_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = engine(dir.path(), (100, 8));
+    run(&first, &text(5, 100), 1);
+    stop(&first);
+    assert!(!records(dir.path()).is_empty());
+    let config = config((100, 8));
+    let other = tier(dir.path(), Identity([4; 32]));
+    assert!(other.found.records.is_empty() && records(dir.path()).is_empty());
+    let engine = Engine::start_with_disk(MODEL.runner(&config), config, other).unwrap();
+    assert_eq!(run(&engine, &text(5, 101), 1).1, 0);
+    stop(&engine);
+}
+
+#[test]
+fn a_directory_that_vanishes_is_counted_and_requests_go_on() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    let inner = dir.path().join("inner");
+    let engine = engine(&inner, (40, 4));
+    std::fs::remove_dir_all(&inner).unwrap();
+    for which in 0..8 {
+        let prompt = text(300 + which, 200);
+        assert_eq!(run(&engine, &prompt, 3).0, run(&cold, &prompt, 3).0);
+    }
+    let begin = Instant::now();
+    stop(&engine);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let (stats, usage) = (engine.stats().prefixes, engine.stats().usage);
+    assert!(stats.disk_skips > 0 && stats.disk_restores == 0, "{stats:?}");
+    assert_eq!(usage.disk_used, 0, "nothing is there, and nothing is counted");
+}
+
+#[test]
+fn many_that_want_the_same_and_callers_that_leave() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    let first = engine(dir.path(), (100, 8));
+    let prompt = text(5, 300);
+    run(&first, &prompt, 1);
+    stop(&first);
+    let second = engine(dir.path(), (100, 8));
+    let longer: Vec<_> = (0..6).map(|i| [&prompt[..], &text(40 + i, 4)].concat()).collect();
+    let mut streams: Vec<_> = longer.iter().map(|p| second.submit(request(p, 4)).unwrap()).collect();
+    drop(streams.swap_remove(5));
+    for (stream, prompt) in streams.into_iter().zip(&longer) {
+        let mut events = all_events(stream);
+        let Some(TokenEvent::Finished { usage, .. }) = events.pop() else { panic!("{events:?}") };
+        assert_eq!((events, usage.cached_tokens), (run(&cold, prompt, 4).0, 300));
+    }
+    assert_eq!(second.stats().prefixes.disk_restores, 1);
+    stop(&second);
+}
+
+#[test]
+fn tiers_that_cannot_work_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config((40, 4));
+    let none = EngineConfig { cache: CacheConfig { prefixes: Prefixes::Forget, ..config.cache }, ..config.clone() };
+    let error = Engine::start_with_disk(MODEL.runner(&none), none.clone(), tier(dir.path(), ME)).unwrap_err();
+    assert!(error.to_string().contains("not kept"), "{error}");
+    let small = DiskTier { config: DiskConfig { len: 10, queue_len: 10 }, ..tier(dir.path(), ME) };
+    let error = Engine::start_with_disk(MODEL.runner(&config), config.clone(), small).unwrap_err();
+    assert!(error.to_string().contains("hold no state"), "{error}");
+}

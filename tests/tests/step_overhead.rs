@@ -1,0 +1,109 @@
+//! What engine and scheduler cost per step when the device costs nothing: `cargo test --release --package perilune-tests
+//! --test step_overhead -- --nocapture` prints time and allocations. Only their order of magnitude is checked here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use perilune_backend::{BackendError, SampledRow, TopLogprob};
+use perilune_engine::{
+    CheckpointRules, Engine, EngineConfig, GenerateRequest, SamplingParams, StepInput, StepOutput, StepRunner,
+};
+use perilune_tensor::TokenId;
+use perilune_tests::room;
+
+const SEQUENCES: usize = 256;
+const TOKENS: usize = 300;
+
+/// Counts allocations of the whole process; callers are idle while steps are measured.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is handed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as this function's own contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as this function's own contract.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as this function's own contract.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Time and allocations between two steps.
+type Between = Arc<Mutex<Vec<(Duration, u64)>>>;
+
+/// A device that answers at once.
+struct Null {
+    left: Option<(Instant, u64)>,
+    between: Between,
+}
+
+impl StepRunner for Null {
+    fn vocab_size(&self) -> usize {
+        1000
+    }
+
+    fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
+        let (arrived, allocations) = (Instant::now(), ALLOCATIONS.load(Ordering::Relaxed));
+        let all_decode = input.runs.len() == SEQUENCES && input.runs.iter().all(|run| run.tokens.len() == 1);
+        if let (Some((left, before)), true) = (self.left, all_decode) {
+            self.between.lock().unwrap().push((arrived - left, allocations - before));
+        }
+        let row = |_: &_| SampledRow::Token { chosen: TopLogprob { id: TokenId(7), logprob: -1.0 }, top: Vec::new() };
+        let runs = input.runs.iter().map(|run| run.rows.iter().map(row).collect()).collect();
+        self.left = Some((Instant::now(), ALLOCATIONS.load(Ordering::Relaxed)));
+        Ok(StepOutput { runs, ..StepOutput::default() })
+    }
+}
+
+#[test]
+fn a_step_of_256_sequences_on_a_device_that_costs_nothing() {
+    let config = EngineConfig {
+        max_running_requests: SEQUENCES,
+        max_queued_requests: SEQUENCES,
+        chunked_prefill_size: 4096,
+        max_prompt_logit_rows: 64,
+        max_drafts: 0,
+        context_length: 1024,
+        cache: room(64, (SEQUENCES * 16, SEQUENCES + 16)),
+        checkpoints: CheckpointRules { interval: 0, least_gap: 64 },
+        eos_ids: vec![],
+    };
+    let between = Between::default();
+    let engine = Engine::start(Null { left: None, between: between.clone() }, config).unwrap();
+    let streams: Vec<_> = (0..SEQUENCES as u32)
+        .map(|i| {
+            let params = SamplingParams { seed: Some(1), max_tokens: Some(TOKENS), ..SamplingParams::default() };
+            let prompt = (0..16).map(|j| TokenId((i * 17 + j) % 1000)).collect();
+            engine.submit(GenerateRequest::new(prompt, params)).unwrap()
+        })
+        .collect();
+    for stream in streams {
+        let events = perilune_tests::all_events(stream);
+        assert_eq!(perilune_tests::tokens(&events).len(), TOKENS);
+    }
+    engine.drain();
+    engine.join();
+    let mut between = std::mem::take(&mut *between.lock().unwrap());
+    assert!(between.len() > TOKENS / 2, "{} steps of all sequences", between.len());
+    between.sort_unstable();
+    let (median, allocations) = between[between.len() / 2];
+    eprintln!("{} steps of {SEQUENCES} sequences: {median:?} and {allocations} allocations between two", between.len());
+    assert!(median < Duration::from_millis(20), "{median:?} between steps");
+}

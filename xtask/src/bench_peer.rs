@@ -1,0 +1,143 @@
+//! The same weights, threads and work in llama.cpp: its programs and ours take turns, medians are compared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::process::{output, root, run as run_command};
+
+/// Tokens of a prompt, tokens decoded per sequence, sequences at once.
+const PROMPT: &str = "512";
+const DECODED: &str = "32";
+const BATCHES: &str = "1,4,8,16";
+/// Tokens of a sequence before it decodes in a batch.
+const BEFORE: &str = "16";
+
+/// What is compared with what: rounding of ours, matrices of theirs.
+const PAIRS: &[(Option<&str>, &str)] = &[(None, "f16"), (Some("int8"), "q8_0"), (Some("int4"), "q4_0")];
+
+/// How a comparison is run.
+pub(crate) struct Peer {
+    /// Where `llama-bench` and `llama-batched-bench` are.
+    pub(crate) programs: PathBuf,
+    /// How many times each takes its turn.
+    pub(crate) rounds: usize,
+    /// Threads of both.
+    pub(crate) threads: usize,
+}
+
+/// Work, and its size.
+type Work = (String, u64);
+
+impl Peer {
+    /// Measures a checkpoint in all formats and prints a table for each.
+    pub(crate) fn compare(&self, name: &str, folder: &Path) -> Result<Value> {
+        let mut all = Vec::new();
+        for (ours, theirs) in PAIRS {
+            let gguf = folder.with_extension(format!("{theirs}.gguf"));
+            convert(folder, &gguf, theirs)?;
+            let (mut here, mut there) = (BTreeMap::new(), BTreeMap::new());
+            for _ in 0..self.rounds {
+                self.ours(folder, *ours, &mut here)?;
+                self.theirs(&gguf, &mut there)?;
+            }
+            let format = format!("{} against {theirs}", ours.unwrap_or("as stored"));
+            all.push(report((name, &format), &here, &there));
+        }
+        Ok(Value::Array(all))
+    }
+
+    fn ours(&self, folder: &Path, quantize: Option<&str>, into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
+        let mut command = perilune();
+        command.args(["bench", "--json", "--repeat", "1", "--context", "16", "--prompt", PROMPT]);
+        command.args(["--decode", DECODED, "--batch", BATCHES, "--threads", &self.threads.to_string(), "--model"]);
+        command.arg(folder);
+        command.args(quantize.iter().flat_map(|format| ["--quantize", format]));
+        let report: Value = serde_json::from_str(&output(command)?).context("`perilune bench --json`")?;
+        for row in report["rows"].as_array().into_iter().flatten() {
+            let work = row["work"].as_str().unwrap_or_default();
+            if work != "context" {
+                add(into, (work, &row["size"]), &row["tokens_per_s"]);
+            }
+        }
+        Ok(())
+    }
+
+    fn theirs(&self, gguf: &Path, into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
+        let threads = self.threads.to_string();
+        let mut command = Command::new(self.programs.join("llama-bench"));
+        command.args(["-p", PROMPT, "-n", "0", "-r", "1", "-o", "json", "-t", &threads, "-m"]).arg(gguf);
+        let report: Value = serde_json::from_str(&output(command)?).context("`llama-bench -o json`")?;
+        for row in report.as_array().into_iter().flatten() {
+            add(into, ("prefill", &row["n_prompt"]), &row["avg_ts"]);
+        }
+        let mut command = Command::new(self.programs.join("llama-batched-bench"));
+        command.args(["-npp", BEFORE, "-ntg", DECODED, "-npl", BATCHES, "-c", "4096"]);
+        command.args(["--output-format", "jsonl", "-t", &threads, "-m"]).arg(gguf);
+        for line in output(command)?.lines().filter(|line| line.starts_with('{')) {
+            let row: Value = serde_json::from_str(line).context("`llama-batched-bench --output-format jsonl`")?;
+            add(into, ("decode", &row["pl"]), &row["speed_tg"]);
+        }
+        Ok(())
+    }
+}
+
+fn add(into: &mut BTreeMap<Work, Vec<f64>>, (work, size): (&str, &Value), speed: &Value) {
+    let key = (work.to_owned(), size.as_u64().unwrap_or(0));
+    into.entry(key).or_default().push(speed.as_f64().unwrap_or(0.0));
+}
+
+fn perilune() -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Command::new(target.join("release/perilune"))
+}
+
+/// Written where it is missing; a half-written one has no final name.
+fn convert(folder: &Path, gguf: &Path, matrices: &str) -> Result<()> {
+    if gguf.is_file() {
+        return Ok(());
+    }
+    let unfinished = gguf.with_extension("unfinished");
+    let mut command = perilune();
+    command.args(["convert", "--to", "gguf", "--matrices", matrices]).arg(folder).arg(&unfinished);
+    run_command(command)?;
+    Ok(std::fs::rename(unfinished, gguf)?)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn report((name, format): (&str, &str), here: &BTreeMap<Work, Vec<f64>>, there: &BTreeMap<Work, Vec<f64>>) -> Value {
+    eprintln!("\n{name}, {format}: tokens/s, medians");
+    eprintln!("work       size    perilune   llama.cpp   ratio");
+    let mut rows = Vec::new();
+    for ((work, size), ours) in here {
+        let Some(theirs) = there.get(&(work.clone(), *size)) else { continue };
+        let (ours, theirs) = (median(ours), median(theirs));
+        eprintln!("{work:<8}{size:>7}  {ours:>10.1}  {theirs:>10.1}  {:>6.2}", ours / theirs);
+        rows.push(serde_json::json!({"work": work, "size": size, "perilune": ours, "llama.cpp": theirs}));
+    }
+    serde_json::json!({"model": name, "format": format, "rows": rows})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_rows() {
+        assert_eq!((median(&[]), median(&[3.0, 1.0, 2.0])), (0.0, 2.0));
+        let mut here = BTreeMap::new();
+        add(&mut here, ("decode", &Value::from(4)), &Value::from(20.0));
+        let mut there = here.clone();
+        add(&mut there, ("decode", &Value::from(8)), &Value::from(1.0));
+        let rows = report(("m", "f"), &here, &there);
+        assert_eq!(rows["rows"].as_array().map(Vec::len), Some(1), "only what both did: {rows}");
+    }
+}
