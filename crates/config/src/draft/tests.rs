@@ -96,7 +96,8 @@ fn variants_are_keys() {
 /// Each change makes the file say something that the pass would get wrong; the error names the key.
 #[test]
 fn what_cannot_run_is_refused_by_name() {
-    let cases: [(fn() -> Value, &str, Value); 24] = [
+    type Base = fn() -> Value;
+    let cases: [(Base, &str, Value); 24] = [
         (spec_forge, "attention_bias", true.into()),
         (spec_forge, "use_sliding_window", true.into()),
         (spec_forge, "layer_types", json!(["full_attention", "sliding_attention"])),
