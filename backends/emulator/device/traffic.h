@@ -1,6 +1,7 @@
 // How many bytes of each buffer a launch reads and writes, and how many different ones: what a kernel moves against what it
 // must.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,7 +18,7 @@ class Traffic {
             unsigned first = 0;
             while (launch.regions[first].address != launch.regions[i].address) first++;
             uint64_t granules = launch.regions[i].bytes / 2 + 1;
-            regions_.push_back(Region{first, launch.regions[i].address, {}, {}});
+            regions_.push_back(Region{first, launch.regions[i].address, {}});
             Region& owner = regions_[first];
             if (owner.seen[0].size() < granules) owner.seen[0].resize(granules), owner.seen[1].resize(granules);
         }
