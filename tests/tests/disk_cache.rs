@@ -133,24 +133,32 @@ fn a_spoilt_file_costs_time_and_nothing_else() {
     let prompt = text(5, 150);
     let longer = [&prompt[..], &text(6, 3)].concat();
     let expected = run(&cold, &longer, 6).0;
-    for which in 0..11 {
+    let mut lost = 0;
+    for which in 0.. {
         let dir = tempfile::tempdir().unwrap();
         let first = engine(dir.path(), (100, 8));
         run(&first, &prompt, 1);
         stop(&first);
         let files = records(dir.path());
-        assert_eq!(files.len(), 11, "nine blocks, a tail, a state");
+        assert!(files.len() >= 11, "nine blocks, a tail, a state: {files:?}");
+        if which == files.len() {
+            assert!(lost >= 11, "{lost} of {which} were needed");
+            break;
+        }
         let mut bytes = std::fs::read(&files[which]).unwrap();
         let last = bytes.len() - 1 - which;
         bytes[last] ^= 4;
         std::fs::write(&files[which], bytes).unwrap();
         let second = engine(dir.path(), (100, 8));
         let (events, cached) = run(&second, &longer, 6);
-        assert_eq!((&events, cached), (&expected, 0), "record {which}");
-        assert_eq!(second.stats().prefixes.disk_losses, 1);
+        assert_eq!(events, expected, "record {which}");
+        // Another state may be whole, and what is not needed is not read.
+        let losses = second.stats().prefixes.disk_losses;
+        assert!(losses <= 1 && (losses == 0 || cached < 150), "{cached} stored, {losses} lost");
         assert_eq!(run(&second, &longer, 6).0, expected);
+        assert!(losses == 0 || !files[which].exists(), "the spoilt file is gone");
+        lost += losses;
         stop(&second);
-        assert!(!std::fs::read(&files[which]).is_ok_and(|b| b[last] == 4), "the spoilt file is gone");
     }
 }
 
