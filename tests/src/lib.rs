@@ -9,7 +9,7 @@ mod hash_runner;
 mod tiny;
 
 pub use bench::{Bench, data_dir, demo_dir};
-pub use engines::{Tiny, all_events, demo_engine, demo_room, finish, tokens};
+pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};
