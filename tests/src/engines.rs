@@ -83,9 +83,14 @@ fn room_of(config: &ModelConfig, block_size: usize, units: (usize, usize)) -> Ca
 
 /// An engine on the shipped demo checkpoint.
 pub fn demo_engine(engine: &EngineConfig) -> EngineHandle {
+    perilune_engine::Engine::start(demo_runner(engine), engine.clone()).unwrap()
+}
+
+/// A runner of the demo with memory for `engine`.
+pub fn demo_runner(engine: &EngineConfig) -> ModelRunner<CpuBackend> {
     let config = ModelConfig::from_dir(&demo_dir()).unwrap();
     let source = SafetensorsDir::open(Path::new(&demo_dir())).unwrap();
-    perilune_engine::Engine::start(runner((&config, &source), engine, None), engine.clone()).unwrap()
+    runner((&config, &source), engine, None)
 }
 
 fn runner(

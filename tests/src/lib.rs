@@ -13,7 +13,7 @@ mod toy_grammar;
 
 pub use bench::{Bench, data_dir, demo_dir};
 pub use drafts::{ByChance, ByHeart};
-pub use engines::{Tiny, all_events, demo_engine, demo_room, finish, tokens};
+pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
-    GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent,
+    GenerateRequest, Identity, Prefixes, SamplingParams, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{Tiny, all_events};
+use perilune_tests::{Tiny, all_events, demo_room, demo_runner};
 
 const BLOCK: usize = 16;
 const ME: Identity = Identity([3; 32]);
@@ -134,24 +134,32 @@ fn a_spoilt_file_costs_time_and_nothing_else() {
     let prompt = text(5, 150);
     let longer = [&prompt[..], &text(6, 3)].concat();
     let expected = run(&cold, &longer, 6).0;
-    for which in 0..11 {
+    let mut lost = 0;
+    for which in 0.. {
         let dir = tempfile::tempdir().unwrap();
         let first = engine(dir.path(), (100, 8));
         run(&first, &prompt, 1);
         stop(&first);
         let files = records(dir.path());
-        assert_eq!(files.len(), 11, "nine blocks, a tail, a state");
+        assert!(files.len() >= 11, "nine blocks, a tail, a state: {files:?}");
+        if which == files.len() {
+            assert!(lost >= 11, "{lost} of {which} were needed");
+            break;
+        }
         let mut bytes = std::fs::read(&files[which]).unwrap();
         let last = bytes.len() - 1 - which;
         bytes[last] ^= 4;
         std::fs::write(&files[which], bytes).unwrap();
         let second = engine(dir.path(), (100, 8));
         let (events, cached) = run(&second, &longer, 6);
-        assert_eq!((&events, cached), (&expected, 0), "record {which}");
-        assert_eq!(second.stats().prefixes.disk_losses, 1);
+        assert_eq!(events, expected, "record {which}");
+        // Another state may be whole, and what is not needed is not read.
+        let losses = second.stats().prefixes.disk_losses;
+        assert!(losses <= 1 && (losses == 0 || cached < 150), "{cached} stored, {losses} lost");
         assert_eq!(run(&second, &longer, 6).0, expected);
+        assert!(losses == 0 || !files[which].exists(), "the spoilt file is gone");
+        lost += losses;
         stop(&second);
-        assert!(!std::fs::read(&files[which]).is_ok_and(|b| b[last] == 4), "the spoilt file is gone");
     }
 }
 
@@ -206,6 +214,67 @@ fn many_that_want_the_same_and_callers_that_leave() {
     }
     assert_eq!(second.stats().prefixes.disk_restores, 1);
     stop(&second);
+}
+
+/// Time to the first token.
+fn first_token(engine: &EngineHandle, prompt: &[TokenId]) -> Duration {
+    let begin = Instant::now();
+    let mut stream = engine.submit(request(prompt, 2)).unwrap();
+    assert!(matches!(stream.blocking_next(), Some(TokenEvent::Token { .. })));
+    let time = begin.elapsed();
+    all_events(stream);
+    time
+}
+
+#[test]
+fn a_prefix_on_disk_is_there_sooner_than_it_is_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = EngineConfig { cache: demo_room(64, (300, 8)), context_length: 8192, ..config((1, 1)) };
+    let start = || Engine::start_with_disk(demo_runner(&config), config.clone(), tier(dir.path(), ME)).unwrap();
+    let prefix: Vec<TokenId> = (0..4096_u32).map(|i| TokenId(300 + (i * i + 3 * i) % 1500)).collect();
+    let first = start();
+    let cold = first_token(&first, &prefix);
+    stop(&first);
+    let second = start();
+    let warm = first_token(&second, &[&prefix[..], &[TokenId(7)]].concat());
+    assert_eq!(second.stats().prefixes.hit_tokens, 4096);
+    eprintln!("first token after 4096 tokens: {cold:?} cold, {warm:?} from disk");
+    assert!(warm * 3 < cold, "{warm:?} from disk, {cold:?} without");
+    stop(&second);
+}
+
+/// The first token's log-probability.
+fn first_logprob(events: &[TokenEvent]) -> f32 {
+    let Some(TokenEvent::Token { logprobs: Some(logprobs), .. }) = events.first() else { panic!("{events:?}") };
+    logprobs.chosen.logprob
+}
+
+#[test]
+fn rounded_states_take_less_and_answers_stay_near() {
+    let cold = cold();
+    let mut states = Vec::new();
+    for format in [StateFormat::F32, StateFormat::Bf16, StateFormat::Int8] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config((100, 8));
+        let start = || {
+            let runner = MODEL.runner(&config).with_state_format(format).unwrap();
+            Engine::start_with_disk(runner, config.clone(), tier(dir.path(), ME)).unwrap()
+        };
+        let first = start();
+        let prompt = text(5, 4 * BLOCK);
+        run(&first, &prompt, 1);
+        stop(&first);
+        let second = start();
+        let longer = [&prompt[..], &text(6, 3)].concat();
+        let ((events, cached), exact) = (run(&second, &longer, 6), run(&cold, &longer, 6).0);
+        assert!(cached >= prompt.len(), "{cached} came back");
+        let difference = (first_logprob(&events) - first_logprob(&exact)).abs();
+        let bound = if format == StateFormat::F32 { 0.0 } else { 0.3 };
+        assert!(difference <= bound, "{format:?}: {difference}");
+        states.push(second.stats().usage.disk_used);
+        stop(&second);
+    }
+    assert!(states[1] < states[0] && states[2] < states[1], "{states:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,9 @@ static ALLOCATOR: Counting = Counting;
 /// Time and allocations between two steps.
 type Between = Arc<Mutex<Vec<(Duration, u64)>>>;
 
-/// A device that answers at once.
+/// A device that answers at once, but for its first step, which waits until everybody has come.
 struct Null {
+    all_here: Receiver<()>,
     left: Option<(Instant, u64)>,
     between: Between,
 }
@@ -60,6 +62,9 @@ impl StepRunner for Null {
     }
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
+        if self.left.is_none() {
+            self.all_here.recv().unwrap();
+        }
         let (arrived, allocations) = (Instant::now(), ALLOCATIONS.load(Ordering::Relaxed));
         let all_decode = input.runs.len() == SEQUENCES && input.runs.iter().all(|run| run.tokens.len() == 1);
         if let (Some((left, before)), true) = (self.left, all_decode) {
@@ -86,7 +91,8 @@ fn a_step_of_256_sequences_on_a_device_that_costs_nothing() {
         eos_ids: vec![],
     };
     let between = Between::default();
-    let engine = Engine::start(Null { left: None, between: between.clone() }, config).unwrap();
+    let (everybody, all_here) = channel();
+    let engine = Engine::start(Null { all_here, left: None, between: between.clone() }, config).unwrap();
     let streams: Vec<_> = (0..SEQUENCES as u32)
         .map(|i| {
             let params = SamplingParams { seed: Some(1), max_tokens: Some(TOKENS), ..SamplingParams::default() };
@@ -94,6 +100,7 @@ fn a_step_of_256_sequences_on_a_device_that_costs_nothing() {
             engine.submit(GenerateRequest::new(prompt, params)).unwrap()
         })
         .collect();
+    everybody.send(()).unwrap();
     for stream in streams {
         let events = perilune_tests::all_events(stream);
         assert_eq!(perilune_tests::tokens(&events).len(), TOKENS);

@@ -16,11 +16,17 @@ const GENERATED: &[(&str, &str, &str)] = &[
     ("mid-k3-mxfp4", "xtask/bench-models/mid-k3.json", "mxfp4"),
     ("mid-kimi-linear-bf16", "xtask/bench-models/mid-kimi-linear.json", "bf16"),
 ];
+/// Those that are compared with llama.cpp, which knows K3 with its full output gate only.
+const COMPARED: &[(&str, &str, &str)] = &[
+    ("mid-kimi-linear-bf16", "xtask/bench-models/mid-kimi-linear.json", "bf16"),
+    ("mid-k3-full-gate-bf16", "xtask/bench-models/mid-k3-full-gate.json", "bf16"),
+];
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--json] [--models NAME,…] [-- OPTIONS OF `perilune bench`]
        cargo xtask bench --peer DIR [--rounds N] [--threads N] [--json] [--models NAME,…]
---peer: the programs of llama.cpp in DIR and ours take turns on the same weights; bf16 models only
+--peer: the programs of llama.cpp in DIR and ours take turns on the same weights,\
+        mid-kimi-linear-bf16 and mid-k3-full-gate-bf16
 models: demo, mid-k3-bf16, mid-k3-mxfp4, mid-kimi-linear-bf16; all of them where not named";
 
 struct Options {
@@ -43,7 +49,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let mut measured = Vec::new();
     if let Some(programs) = &options.peer {
         let peer = Peer { programs: programs.clone(), rounds: options.rounds, threads: options.threads };
-        for (name, config, experts) in GENERATED.iter().filter(|(name, _, e)| wanted(name) && *e == "bf16") {
+        for (name, config, experts) in COMPARED.iter().filter(|(name, ..)| wanted(name)) {
             measured.push(peer.compare(name, &generate(name, config, experts)?)?);
         }
     } else if wanted("demo") {
@@ -69,7 +75,8 @@ fn parse(args: &[String]) -> Result<Option<Options>> {
             "--models" => {
                 let names = rest.next().context("--models needs names")?;
                 let names: Vec<String> = names.split(',').map(str::to_owned).collect();
-                let known = |name: &str| name == "demo" || GENERATED.iter().any(|(known, ..)| *known == name);
+                let known =
+                    |name: &str| name == "demo" || GENERATED.iter().chain(COMPARED).any(|(known, ..)| *known == name);
                 if let Some(unknown) = names.iter().find(|name| !known(name)) {
                     bail!("--models: `{unknown}` is not a model\n{USAGE}");
                 }

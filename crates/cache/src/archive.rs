@@ -6,7 +6,7 @@
 
 use perilune_tensor::TokenId;
 
-use crate::disk::{DiskConfig, DiskIndex, Wanted};
+use crate::disk::{DiskConfig, DiskIndex, NoRoom, Wanted};
 use crate::tree::{CheckpointId, NodeId, Stored};
 use crate::value::Value;
 use crate::{ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind};
@@ -64,7 +64,8 @@ impl CacheManager {
     /// block.
     pub fn wanted_from_disk(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Option<DiskRead> {
         let found = self.disk.as_ref()?.lookup(key, tokens, limit)?;
-        let here = self.lookup(key, tokens, limit);
+        // What is in memory only: [`CacheManager::lookup`] knows of the disk as well.
+        let here = self.lookup_memory(key, tokens, limit);
         let whole = found.position / self.block_size;
         let have = (here.agreeing / self.block_size).min(whole);
         let (shape, missing) = (self.arena.shape(), found.records.len() - 1 - have);
@@ -161,24 +162,25 @@ impl CacheManager {
         all.sort_by(|(a, _), (b, _)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
         let before = self.stats.disk_writes;
         for (value, id) in all {
-            self.archive(id, value);
+            // What does not fit now may fit when some of it is written.
+            let _ = self.try_archive(id, value);
         }
         self.stats.disk_writes > before
     }
 
     /// Queues a checkpoint and its path to be written, as far as they are not on disk.
     pub(crate) fn archive(&mut self, id: CheckpointId, value: Value) {
-        let Some(disk) = &mut self.disk else { return };
+        self.stats.disk_skips += u64::from(self.try_archive(id, value).is_err());
+    }
+
+    /// The same; an error where there is no room.
+    fn try_archive(&mut self, id: CheckpointId, value: Value) -> Result<(), NoRoom> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
         let checkpoint = self.tree.checkpoint(id);
-        let Some((key, tokens)) = self.tree.prefix(id) else { return };
+        let Some((key, tokens)) = self.tree.prefix(id) else { return Ok(()) };
         let (starts, clock) = (checkpoint.starts, self.clock);
-        let booked = match disk.book(&Wanted { key: &key, tokens: &tokens, starts, clock, value }) {
-            Ok(Some(booked)) => booked,
-            Ok(None) => return,
-            Err(()) => {
-                self.stats.disk_skips += 1;
-                return;
-            }
+        let Some(booked) = disk.book(&Wanted { key: &key, tokens: &tokens, starts, clock, value })? else {
+            return Ok(());
         };
         self.stats.disk_writes += 1;
         let path = self.tree.path(checkpoint.node);
@@ -211,5 +213,6 @@ impl CacheManager {
                 }
             }
         }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use perilune_tensor::TokenId;
 
 use crate::record::{Record, RecordId, RecordKind};
 use crate::value::{Seen, Shelf, Value};
+use crate::walk::common_prefix;
 use crate::{ArenaShape, CacheKey};
 
 /// Sizes of the disk tier, in the arena's unit of length.
@@ -85,6 +86,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) clock: u64,
     pub(crate) value: Value,
 }
+
+/// There is no room, on disk or on the way there.
+pub(crate) struct NoRoom;
+
+/// Records that are compared with a rest that is none of them.
+const MAX_PARTIAL: usize = 16;
 
 impl DiskIndex {
     pub(crate) fn new(config: DiskConfig, (shape, block_size): (ArenaShape, usize)) -> Self {
@@ -200,6 +207,24 @@ impl DiskIndex {
         best.map(|state| DiskMatch { position: self.entry(state).position, records: self.path(state) })
     }
 
+    /// How many tokens agree with something on disk, whole blocks or not.
+    pub(crate) fn agreeing(&self, key: &CacheKey, tokens: &[TokenId]) -> usize {
+        let Some(mut at) = self.roots.get(key).copied() else { return 0 };
+        loop {
+            let entry = self.entry(at);
+            let rest = &tokens[entry.position..];
+            match rest.get(..self.block_size).and_then(|first| self.child(at, first)) {
+                Some(next) => at = next,
+                None => {
+                    let below = entry.blocks.iter().chain(&entry.tails).take(MAX_PARTIAL);
+                    let records = below.filter_map(|place| self.entry(*place).record.as_ref());
+                    let longest = records.map(|record| common_prefix(&record.tokens, rest)).max().unwrap_or(0);
+                    return entry.position + longest;
+                }
+            }
+        }
+    }
+
     /// Notes that a prefix was used.
     pub(crate) fn touch(&mut self, state: RecordId, clock: u64) {
         if let Some(place) = self.by_id.get(&state).copied() {
@@ -213,7 +238,7 @@ impl DiskIndex {
 
     /// Books what is missing of a prefix, the state last; `None` where all of it is there already. An error where there is
     /// no room for it, on disk or on the way there.
-    pub(crate) fn book(&mut self, wanted: &Wanted<'_>) -> Result<Option<Vec<RecordId>>, ()> {
+    pub(crate) fn book(&mut self, wanted: &Wanted<'_>) -> Result<Option<Vec<RecordId>>, NoRoom> {
         let root = self.root(wanted.key);
         let whole = wanted.tokens.len() / self.block_size;
         let (mut at, mut known) = (root, 0);
@@ -237,7 +262,7 @@ impl DiskIndex {
         self.entry_mut(at).pinned = false;
         if !fits {
             self.prune(at);
-            return Err(());
+            return Err(NoRoom);
         }
         let mut booked = Vec::new();
         let pieces = wanted.tokens[known * self.block_size..whole * self.block_size].chunks(self.block_size);

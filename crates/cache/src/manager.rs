@@ -205,7 +205,14 @@ impl CacheManager {
     }
 
     /// Looks up tokens without touching anything; states of at most `limit` tokens count.
+    /// What is on disk counts as agreeing, not as cached.
     pub fn lookup(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Match {
+        let found = self.lookup_memory(key, tokens, limit);
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.agreeing(key, tokens));
+        Match { agreeing: found.agreeing.max(on_disk), ..found }
+    }
+
+    pub(crate) fn lookup_memory(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Match {
         let walk = self.walk(key, (tokens, limit));
         let Some(checkpoint) = walk.checkpoint.map(|id| self.tree.checkpoint(id)) else {
             return Match { agreeing: walk.agreeing, ..Match::default() };

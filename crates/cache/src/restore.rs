@@ -45,15 +45,15 @@ impl CacheManager {
 
     /// A slot and, where the checkpoint has a tail, a block, with what it saved.
     fn copy_of(&mut self, id: CheckpointId) -> Option<(SlotId, Option<BlockId>)> {
-        let slot = self.lend_slot(None).ok()?;
-        let mut own = None;
-        if self.tree.checkpoint(id).tail_block.is_some() {
-            own = self.lend_block(None);
-            if own.is_none() {
-                self.arena.free_slot(slot);
-                return None;
-            }
-        }
+        let own = match self.tree.checkpoint(id).tail_block {
+            Some(_) => Some(self.lend_block(None)?),
+            None => None,
+        };
+        // Last, so that it is not moved before there is anything in it.
+        let Ok(slot) = self.lend_slot(None) else {
+            own.into_iter().for_each(|block| self.arena.free_block(block));
+            return None;
+        };
         // Places are asked for only now: making room may have moved units.
         let block = |block: BlockId| self.block_place_of(block);
         let mut ops = Vec::new();

@@ -88,7 +88,7 @@ impl Head {
         if magic != MAGIC {
             return Err("it is not a record of this version");
         }
-        let len = len.iter().rev().fold(0_usize, |len, byte| len << 8 | usize::from(*byte));
+        let len = len.iter().rev().fold(0_usize, |len, byte| (len << 8) | usize::from(*byte));
         if len > MAX_DESCRIPTION { Err("its head is too long") } else { Ok(len) }
     }
 

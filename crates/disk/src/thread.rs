@@ -98,22 +98,29 @@ impl Drop for DiskThread {
 }
 
 fn work(mut store: DiskStore, (inbox, ending): (Receiver<DiskJob>, &AtomicBool), mut report: impl FnMut(DiskEvent)) {
+    let mut failing = false;
     while let Ok(job) = inbox.recv() {
         match job {
             DiskJob::Write { .. } | DiskJob::Read { .. } if ending.load(Ordering::Acquire) => {}
-            DiskJob::Write { record, unit } => report(write(&mut store, &record, unit)),
+            DiskJob::Write { record, unit } => report(write(&mut store, (&record, unit), &mut failing)),
             DiskJob::Read { ticket, records } => report(read(&mut store, ticket, records)),
             DiskJob::Remove(records) => records.into_iter().for_each(|id| store.remove(id)),
         }
     }
 }
 
-fn write(store: &mut DiskStore, record: &Record, unit: Unit) -> DiskEvent {
+/// Of failures in a row only the first is said.
+fn write(store: &mut DiskStore, (record, unit): (&Record, Unit), failing: &mut bool) -> DiskEvent {
     let Some(bytes) = unit() else { return DiskEvent::NotWritten(record.id) };
     match store.write(record, &bytes) {
-        Ok(()) => DiskEvent::Written(record.id),
+        Ok(()) => {
+            *failing = false;
+            DiskEvent::Written(record.id)
+        }
         Err(error) => {
-            tracing::warn!(%error, "a stored prefix was not written to disk");
+            if !std::mem::replace(failing, true) {
+                tracing::warn!(%error, "a stored prefix was not written to disk");
+            }
             DiskEvent::NotWritten(record.id)
         }
     }

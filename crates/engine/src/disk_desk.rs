@@ -176,6 +176,7 @@ impl<R: StepRunner> DeviceThread<R> {
     /// Why the runner failed.
     pub(crate) fn save_everything(&mut self) -> Result<(), String> {
         let until = Instant::now() + SAVE_LIMIT;
+        let failed = self.cache.stats().disk_skips;
         while self.disk.is_some() && Instant::now() < until {
             let more = self.cache.archive_stored();
             let kept = std::mem::take(&mut self.kept);
@@ -192,7 +193,8 @@ impl<R: StepRunner> DeviceThread<R> {
                 }
                 std::thread::sleep(NAP);
             }
-            if !more {
+            // A disk that does not take one does not take the next.
+            if !more || self.cache.stats().disk_skips > failed {
                 break;
             }
         }

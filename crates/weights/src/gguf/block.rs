@@ -92,7 +92,7 @@ fn q4_0(block: &[f32]) -> [u8; 2 + BLOCK / 2] {
     let mut bytes = [0; 2 + BLOCK / 2];
     bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
     for (i, byte) in bytes[2..].iter_mut().enumerate() {
-        *byte = nibble(block[i]) | nibble(block[i + BLOCK / 2]) << 4;
+        *byte = nibble(block[i]) | (nibble(block[i + BLOCK / 2]) << 4);
     }
     bytes
 }
@@ -100,9 +100,9 @@ fn q4_0(block: &[f32]) -> [u8; 2 + BLOCK / 2] {
 /// MXFP4 blocks from nibbles in pairs (`2i` low, `2i + 1` high) and exponents: an exponent, then bytes that hold elements
 /// `j` and `j + 16`. No value changes.
 pub(crate) fn mxfp4(packed: &[u8], exponents: &[u8]) -> Vec<u8> {
-    let nibble = |block: &[u8], i: usize| block[i / 2] >> (4 * (i % 2)) & 15;
+    let nibble = |block: &[u8], i: usize| (block[i / 2] >> (4 * (i % 2))) & 15;
     let block = |(block, exponent): (&[u8], &u8)| {
-        let pair = |j: usize| nibble(block, j) | nibble(block, j + BLOCK / 2) << 4;
+        let pair = |j: usize| nibble(block, j) | (nibble(block, j + BLOCK / 2) << 4);
         std::iter::once(*exponent).chain((0..BLOCK / 2).map(pair)).collect::<Vec<u8>>()
     };
     packed.chunks_exact(BLOCK / 2).zip(exponents).flat_map(block).collect()
@@ -127,7 +127,7 @@ mod tests {
         let bytes = Stored::As(GgufFormat::Q4_0).encode(&values);
         let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
         for (i, v) in values.iter().enumerate() {
-            let q = i32::from(bytes[2 + i % 16] >> (4 * (i / 16)) & 15) - 8;
+            let q = i32::from((bytes[2 + i % 16] >> (4 * (i / 16))) & 15) - 8;
             assert!((v - scale * q as f32).abs() <= 0.51 * scale.abs(), "{v} is {q} of {scale}");
         }
     }
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn mxfp4_only_moves_nibbles() {
-        let packed: Vec<u8> = (0..16).map(|i| (2 * i) % 16 | ((2 * i + 1) % 16) << 4).collect();
+        let packed: Vec<u8> = (0..16).map(|i| ((2 * i) % 16) | (((2 * i + 1) % 16) << 4)).collect();
         let moved = mxfp4(&packed, &[130]);
         assert_eq!((moved[0], moved.len(), Stored::Mxfp4.size_bytes(32)), (130, 17, 17));
         // Element j is j modulo 16 here, so both halves of a byte agree.
-        assert!(moved[1..].iter().enumerate().all(|(j, byte)| *byte == j as u8 | (j as u8) << 4), "{moved:?}");
+        assert!(moved[1..].iter().enumerate().all(|(j, byte)| *byte == (j as u8 | ((j as u8) << 4))), "{moved:?}");
     }
 }

@@ -172,13 +172,14 @@ impl<'a> List<'a> {
         self.matrix(&format!("{to}.attn_output"), &format!("{from}.o_proj"), (hidden, d.value_width()));
     }
 
-    /// The matrix that expands latents, `[heads, n + v, C]`, as keys `[heads, C, n]` and values `[heads, v, C]`.
+    /// The matrix that expands latents, `[heads, n + v, C]`, as keys `[heads, C, n]` and values `[heads, v, C]`. In bfloat16
+    /// whatever was asked for: `--quantize` leaves it as it is here, and llama.cpp's AMX code would take other forms but
+    /// cannot multiply their heads.
     fn absorbed(&mut self, to: &str, from: &str) {
         let d = self.job.config.mla;
         let (checkpoint, nope, rank) = (self.job.checkpoint, d.qk_nope_head_dim, d.kv_lora_rank);
         let per_head = (nope + d.v_head_dim) * rank;
-        let stored = |columns| Stored::for_rows(self.job.format, columns);
-        let (key_form, value_form) = (stored(nope), stored(rank));
+        let form = Stored::As(GgufFormat::Bf16);
         let name = from.to_owned();
         let keys = move || {
             let all = checkpoint.matrix(&name)?.data.to_f32();
@@ -186,17 +187,17 @@ impl<'a> List<'a> {
                 let transposed = (0..rank).flat_map(|c| (0..nope).map(move |n| n * rank + c));
                 transposed.map(|at| head[at]).collect::<Vec<f32>>()
             };
-            Ok(key_form.encode(&all.chunks_exact(per_head).flat_map(head).collect::<Vec<f32>>()))
+            Ok(form.encode(&all.chunks_exact(per_head).flat_map(head).collect::<Vec<f32>>()))
         };
-        self.push(format!("{to}.attn_k_b.weight"), (vec![nope, rank, d.num_heads], key_form), Box::new(keys));
+        self.push(format!("{to}.attn_k_b.weight"), (vec![nope, rank, d.num_heads], form), Box::new(keys));
         let name = from.to_owned();
         let values = move || {
             let all = checkpoint.matrix(&name)?.data.to_f32();
             let values = all.chunks_exact(per_head).flat_map(|head| &head[nope * rank..]);
-            Ok(value_form.encode(&values.copied().collect::<Vec<f32>>()))
+            Ok(form.encode(&values.copied().collect::<Vec<f32>>()))
         };
         let dims = vec![rank, d.v_head_dim, d.num_heads];
-        self.push(format!("{to}.attn_v_b.weight"), (dims, value_form), Box::new(values));
+        self.push(format!("{to}.attn_v_b.weight"), (dims, form), Box::new(values));
     }
 
     fn moe(&mut self, to: &str, from: &str) {
