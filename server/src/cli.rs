@@ -2,6 +2,8 @@
 //!
 //! What each value must be is in [`values`].
 
+#[cfg(feature = "train")]
+mod train;
 mod values;
 
 use std::net::IpAddr;
@@ -11,6 +13,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
+#[cfg(feature = "train")]
+pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
 use values::{chunk_size, effort, fraction, host, model_name, positive, seconds, temperature, thread_count, url};
 
 /// Serves Kimi K3 and its relatives.
@@ -40,6 +44,9 @@ pub enum Command {
     SimulateCache(SimulateArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
+    /// Train a draft for speculative decoding on what a model says.
+    #[cfg(feature = "train")]
+    TrainDraft(Box<TrainDraftArgs>),
 }
 
 /// Which model, on what.

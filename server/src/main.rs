@@ -32,6 +32,10 @@ fn main() -> ExitCode {
             simulate::run(&args).map_err(Into::into).and_then(|report| print(&report))
         }
         Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
+        #[cfg(feature = "train")]
+        Some(Command::TrainDraft(args)) => {
+            perilune_server::train_draft::run(&args).map_err(Into::into).and_then(|report| print(&report))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

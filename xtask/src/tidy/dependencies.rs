@@ -24,6 +24,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tokenizer", &["config", "tensor"]),
     ("protocol", &[]),
     ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "tensor"]),
+    // Trains drafts; only the server's feature `train` builds it.
+    ("train", &["backend", "config", "engine", "model", "sampling", "tensor", "tokenizer", "weights"]),
     ("cpu", &["backend", "tensor"]),
     ("kernels-dsl", &[]),
     ("gpu", &["backend", "kernels-dsl", "tensor"]),
@@ -31,7 +33,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
         "server",
-        &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
+        &[
+            "backend",
+            "config",
+            "cpu",
+            "engine",
+            "model",
+            "protocol",
+            "sampling",
+            "tensor",
+            "tokenizer",
+            "train",
+            "weights",
+        ],
     ),
 ];
 /// Packages that may name `serde` itself.
@@ -40,6 +54,11 @@ const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
 const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
 /// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
 const WITHOUT_CUBECL: &[&str] = &["perilune-server", "perilune-gpu"];
+/// What may be reached below `crates/` all the same: burn's own arithmetic is built on CubeCL's plain data types, which
+/// know no device.
+const DEVICELESS: &[(&str, &[&str])] = &[("train", &["cubecl-common", "cubecl-zspace", "cubecl-environment"])];
+/// Members that a bare `cargo build` or `cargo test` leaves out, for what they bring with them: CubeCL, burn.
+const NOT_BY_DEFAULT: &[&str] = &["emulator", "kernels-dsl", "train", "xtask"];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
@@ -73,7 +92,26 @@ fn find_cubecl(tree: &str) -> Option<&str> {
 pub(super) fn check(metadata: &Value) -> Vec<String> {
     let packages = members(metadata);
     let ours: BTreeSet<&str> = packages.iter().map(|p| p.name).collect();
-    packages.iter().flat_map(|package| check_package(package, &ours)).collect()
+    let mut findings: Vec<String> = packages.iter().flat_map(|package| check_package(package, &ours)).collect();
+    findings.extend(check_default_members(metadata));
+    findings
+}
+
+/// Findings for members that are built by default and should not be, or the other way round.
+fn check_default_members(metadata: &Value) -> Vec<String> {
+    let ids = |key: &str| -> BTreeSet<&str> {
+        metadata[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let (members, built) = (ids("workspace_members"), ids("workspace_default_members"));
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let names = packages.filter_map(|p| Some((p["id"].as_str()?, short(p["name"].as_str()?))));
+    let wrong = names.filter(|(id, name)| members.contains(id) && built.contains(id) == NOT_BY_DEFAULT.contains(name));
+    wrong
+        .map(|(id, name)| match built.contains(id) {
+            true => format!("{name} is among default-members, but not to be built by default"),
+            false => format!("{name} is not among default-members of the root Cargo.toml"),
+        })
+        .collect()
 }
 
 fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
@@ -96,7 +134,8 @@ fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
     }
     if package.folder.starts_with("crates/") {
         let device = |d: &&&str| DEVICE_CRATES.contains(d) || d.starts_with("cubecl-");
-        for used in package.reachable.iter().filter(device) {
+        let excused = DEVICELESS.iter().find(|(excused, _)| *excused == name).map_or(&[][..], |(_, crates)| *crates);
+        for used in package.reachable.iter().filter(device).filter(|used| !excused.contains(used)) {
             say(format!("reaches {used}, which belongs to a backend or the server"));
         }
     }
@@ -185,6 +224,7 @@ mod tests {
         json!({
             "workspace_root": "/r",
             "workspace_members": ["c", "t"],
+            "workspace_default_members": ["c", "t"],
             "packages": [
                 {"id": "c", "name": "perilune-cache", "manifest_path": "/r/crates/cache/Cargo.toml"},
                 {"id": "t", "name": "perilune-tensor", "manifest_path": "/r/crates/tensor/Cargo.toml"},
@@ -210,6 +250,20 @@ mod tests {
     fn finds_cubecl_in_a_tree() {
         assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n"), Some("cubecl v0.11.3"));
         assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n"), None);
+    }
+
+    #[test]
+    fn finds_members_that_are_wrongly_built_or_not_built_by_default() {
+        let mut without = metadata("bytemuck", None);
+        without["workspace_default_members"] = json!(["c"]);
+        assert_eq!(super::check(&without), ["tensor is not among default-members of the root Cargo.toml"]);
+        without["packages"][1]["name"] = json!("perilune-xtask");
+        assert!(super::check_default_members(&without).is_empty());
+        without["workspace_default_members"] = json!(["c", "t"]);
+        assert_eq!(
+            super::check_default_members(&without),
+            ["xtask is among default-members, but not to be built by default"]
+        );
     }
 
     #[test]
