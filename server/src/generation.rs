@@ -62,6 +62,10 @@ pub struct Counts {
     pub reasoning: usize,
     /// Of the prompt, not computed but reused.
     pub cached: usize,
+    /// Drafted ahead and verified.
+    pub drafted: usize,
+    /// Of those, what became output.
+    pub accepted: usize,
 }
 
 /// Why a choice ended.
@@ -193,6 +197,8 @@ impl Generation {
 
     fn finished(&mut self, reason: FinishReason, usage: Usage) -> Result<Piece, ApiError> {
         self.counts.cached = usage.cached_tokens;
+        self.counts.drafted = usage.drafted_tokens;
+        self.counts.accepted = usage.accepted_tokens.min(usage.drafted_tokens);
         let finish = match reason {
             FinishReason::Stop { token } if self.client_stops.contains(&token) => Finish::StopToken(token),
             FinishReason::Stop { .. } => Finish::EndOfMessage,

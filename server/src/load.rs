@@ -228,6 +228,7 @@ impl LoadModel<'_> {
             max_queued_requests: options.max_queued_requests,
             chunked_prefill_size: options.chunked_prefill_size,
             max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
+            max_drafts: 0,
             context_length,
             cache: CacheConfig {
                 arena: sizes.arena,

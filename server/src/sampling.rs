@@ -34,6 +34,7 @@ pub fn sampling_params(options: &GenerationOptions, defaults: &GenerationConfig)
         ignore_eos: options.ignore_eos,
         logprobs: None,
         prompt_logprobs: options.prompt_logprobs,
+        max_drafts: options.max_draft_tokens,
     })
 }
 

@@ -5,9 +5,11 @@ use std::path::Path;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
 use perilune_engine::{
-    ArenaShape, CacheConfig, EngineConfig, EngineHandle, FinishReason, ModelRunner, Prefixes, TokenEvent, TokenStream,
+    ArenaShape, CacheConfig, EngineConfig, EngineHandle, FinishReason, ModelRunner, Prefixes, Speculation, TokenEvent,
+    TokenStream,
 };
 use perilune_model::{CacheShape, Kimi};
+use perilune_speculate::{Draft, DraftLengths};
 use perilune_tensor::{HostTensor, TokenId};
 use perilune_weights::{Checkpoint, MemorySource, SafetensorsDir, WeightSource};
 use serde_json::Value;
@@ -49,7 +51,16 @@ impl Tiny {
 
     /// A runner with memory for `engine`.
     pub fn runner(&self, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
-        runner(&self.config, &self.source, engine)
+        runner((&self.config, &self.source), engine, None)
+    }
+
+    /// The same with a draft that is always used as far as the engine's configuration allows.
+    pub fn speculating(
+        &self,
+        engine: &EngineConfig,
+        draft: impl Draft<CpuBackend> + 'static,
+    ) -> ModelRunner<CpuBackend> {
+        runner((&self.config, &self.source), engine, Some(Speculation::new(Box::new(draft), DraftLengths::Fixed)))
     }
 }
 
@@ -68,15 +79,19 @@ fn room_of(config: &ModelConfig, block_size: usize, units: (usize, usize)) -> Ca
 pub fn demo_engine(engine: &EngineConfig) -> EngineHandle {
     let config = ModelConfig::from_dir(&demo_dir()).unwrap();
     let source = SafetensorsDir::open(Path::new(&demo_dir())).unwrap();
-    perilune_engine::Engine::start(runner(&config, &source, engine), engine.clone()).unwrap()
+    perilune_engine::Engine::start(runner((&config, &source), engine, None), engine.clone()).unwrap()
 }
 
-fn runner(config: &ModelConfig, source: &dyn WeightSource, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
+fn runner(
+    (config, source): (&ModelConfig, &dyn WeightSource),
+    engine: &EngineConfig,
+    speculation: Option<Speculation<CpuBackend>>,
+) -> ModelRunner<CpuBackend> {
     let options = CpuOptions { threads: Some(2), pinning: Pinning::Off, ..CpuOptions::default() };
     let backend = CpuBackend::new(options).unwrap();
     let checkpoint = Checkpoint::open(source, config).unwrap();
     let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
-    ModelRunner::new(backend, model, engine).unwrap()
+    ModelRunner::with_speculation((backend, model), engine, speculation).unwrap()
 }
 
 /// Everything a stream delivers. Checks that it ends once and that nothing follows.

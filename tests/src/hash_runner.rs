@@ -108,6 +108,9 @@ impl StepRunner for HashRunner {
         let written =
             |run: &StepRun<'_>| run.snapshots.iter().map(|copy| copy.slot).chain([run.slot]).collect::<Vec<_>>();
         assert!(input.runs.iter().flat_map(written).all(|slot| seen.insert(slot)), "a slot belongs to two sequences");
-        Ok(StepOutput { runs: input.runs.iter().map(|run| self.compute(run)).collect::<Result<_, _>>()? })
+        Ok(StepOutput {
+            runs: input.runs.iter().map(|run| self.compute(run)).collect::<Result<_, _>>()?,
+            ..StepOutput::default()
+        })
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // only tests use it
 
 mod bench;
+mod drafts;
 mod engines;
 mod gate;
 mod golden;
@@ -9,6 +10,7 @@ mod hash_runner;
 mod tiny;
 
 pub use bench::{Bench, data_dir, demo_dir};
+pub use drafts::{ByChance, ByHeart};
 pub use engines::{Tiny, all_events, demo_engine, demo_room, finish, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;

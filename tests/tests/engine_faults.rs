@@ -17,6 +17,7 @@ fn config() -> EngineConfig {
         max_queued_requests: 300,
         chunked_prefill_size: 16,
         max_prompt_logit_rows: 8,
+        max_drafts: 0,
         context_length: 20_000,
         cache: room(4, (30_000, 8)),
         checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
@@ -252,7 +253,7 @@ impl StepRunner for Forgetful {
     }
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
-        Ok(StepOutput { runs: vec![vec![]; input.runs.len()] })
+        Ok(StepOutput { runs: vec![vec![]; input.runs.len()], ..StepOutput::default() })
     }
 }
 

@@ -14,6 +14,7 @@ fn config() -> EngineConfig {
         max_queued_requests: 300,
         chunked_prefill_size: 8,
         max_prompt_logit_rows: 4,
+        max_drafts: 0,
         context_length: 64,
         cache: room(4, (64, 4)),
         checkpoints: CheckpointRules { interval: 0, least_gap: 4 },

@@ -1,5 +1,5 @@
-//! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted ≡ continued from a stored prefix, bit for
-//! bit, greedy and seeded, with every log-probability. Random requests on real models, many of which begin alike, with
+//! Equality laws through the engine: alone ≡ batched ≡ chunked ≡ preempted ≡ continued from a stored prefix ≡ drafted, bit
+//! for bit, greedy and seeded, with every log-probability. Random requests on real models, many of which begin alike, with
 //! memory for little more than the longest of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
@@ -10,7 +10,7 @@ use perilune_engine::{
     Prefixes, SamplingParams, TokenEvent, TokenStream, Usage,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{Tiny, all_events, demo_engine, demo_room, gated};
+use perilune_tests::{ByHeart, Tiny, all_events, demo_engine, demo_room, gated, tokens};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -27,6 +27,7 @@ fn calm(requests: &[GenerateRequest], room: Room<'_>) -> EngineConfig {
         max_queued_requests: 64,
         chunked_prefill_size: context_length,
         max_prompt_logit_rows: context_length,
+        max_drafts: 0,
         context_length,
         cache: CacheConfig { prefixes: Prefixes::Forget, ..room(16, (context_length.div_ceil(16), 1)) },
         checkpoints: CheckpointRules { interval: 0, least_gap: 1 },
@@ -51,6 +52,8 @@ struct Schedule {
     /// Blocks' worth of host memory.
     host_blocks: usize,
     checkpoints: CheckpointRules,
+    /// Most drafts per step, and where in a proposal they begin to be wrong; 0 for no draft.
+    drafts: (usize, Option<usize>),
 }
 
 impl Schedule {
@@ -63,6 +66,7 @@ impl Schedule {
             max_running_requests: self.limits.0,
             chunked_prefill_size: self.limits.1,
             max_prompt_logit_rows: self.limits.2,
+            max_drafts: self.drafts.0,
             cache: CacheConfig { host_len, ..cache },
             checkpoints: self.checkpoints,
             ..calm
@@ -109,23 +113,32 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let limits = (1_usize..6, 1_usize..20, 1_usize..6);
     let pools = (1_usize..9, 0_usize..6, 1_usize..6);
     let rules = (0_usize..60, prop_oneof![Just(0_usize), 4_usize..20], 1_usize..6);
-    (prop::collection::vec(request, 1..9), limits, pools, rules).prop_map(|(all, limits, pools, rules)| {
-        let patience = all.iter().map(|(_, _, patience, _)| *patience).collect();
-        let request = |(prompt, params, _, (cache_salt, hints)): (_, _, _, (_, BTreeSet<usize>))| GenerateRequest {
-            cache_salt,
-            checkpoint_hints: hints.into_iter().collect(),
-            ..GenerateRequest::new(prompt, params)
-        };
-        Schedule {
-            requests: all.into_iter().map(request).collect(),
-            patience,
-            limits,
-            block_size: pools.0,
-            spare: (pools.1, pools.2),
-            host_blocks: rules.0,
-            checkpoints: CheckpointRules { interval: rules.1, least_gap: rules.2 },
-        }
-    })
+    let drafts = (prop_oneof![Just(0_usize), 1_usize..8], prop::option::of(0_usize..7));
+    (prop::collection::vec(request, 1..9), limits, pools, rules, drafts).prop_map(
+        |(all, limits, pools, rules, drafts)| {
+            let patience = all.iter().map(|(_, _, patience, _)| *patience).collect();
+            // With a draft, drawn tokens have the same distribution, not the same values.
+            let steady = |params: SamplingParams| match drafts.0 {
+                0 => params,
+                _ => SamplingParams { temperature: 0.0, ..params },
+            };
+            let request = |(prompt, params, _, (cache_salt, hints)): (_, _, _, (_, BTreeSet<usize>))| GenerateRequest {
+                cache_salt,
+                checkpoint_hints: hints.into_iter().collect(),
+                ..GenerateRequest::new(prompt, steady(params))
+            };
+            Schedule {
+                requests: all.into_iter().map(request).collect(),
+                patience,
+                limits,
+                block_size: pools.0,
+                spare: (pools.1, pools.2),
+                host_blocks: rules.0,
+                checkpoints: CheckpointRules { interval: rules.1, least_gap: rules.2 },
+                drafts,
+            }
+        },
+    )
 }
 
 /// Each request after the other.
@@ -133,11 +146,11 @@ fn alone(engine: &EngineHandle, requests: &[GenerateRequest]) -> Vec<Vec<TokenEv
     requests.iter().map(|request| results(engine.submit(request.clone()).unwrap())).collect()
 }
 
-/// Everything that a stream delivers, but how much of it was remembered.
+/// Everything that a stream delivers, but how much of it was remembered or drafted.
 fn results(stream: TokenStream) -> Vec<TokenEvent> {
     let mut events = all_events(stream);
-    if let Some(TokenEvent::Finished { usage: Usage { cached_tokens, .. }, .. }) = events.last_mut() {
-        *cached_tokens = 0;
+    if let Some(TokenEvent::Finished { usage, .. }) = events.last_mut() {
+        *usage = Usage { cached_tokens: 0, drafted_tokens: 0, accepted_tokens: 0, ..*usage };
     }
     events
 }
@@ -152,11 +165,16 @@ fn end(engine: &EngineHandle) -> EngineStats {
     stats
 }
 
-/// All requests at once; `None` for those whose caller left.
-fn together(model: &Tiny, schedule: &Schedule) -> (Vec<Option<Vec<TokenEvent>>>, EngineStats) {
+/// All requests at once; `None` for those whose caller left. The draft, if there is one, knows the `book`.
+fn together(model: &Tiny, schedule: &Schedule, book: Vec<Vec<TokenId>>) -> (Vec<Option<Vec<TokenEvent>>>, EngineStats) {
     // The first step waits until every request is there.
     let config = schedule.engine(&|block_size, units| model.room(block_size, units));
-    let (runner, gate) = gated(model.runner(&config));
+    let (max_drafts, wrong_at) = schedule.drafts;
+    let runner = match max_drafts {
+        0 => model.runner(&config),
+        _ => model.speculating(&config, ByHeart { book, max_drafts, wrong_at, vocab_size: 64 }),
+    };
+    let (runner, gate) = gated(runner);
     let engine = Engine::start(runner, config).unwrap();
     let streams: Vec<_> = schedule.requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
     drop(gate);
@@ -176,7 +194,10 @@ fn check(model: &Tiny, schedule: &Schedule) -> EngineStats {
     let engine = Engine::start(model.runner(&config), config).unwrap();
     let expected = alone(&engine, &schedule.requests);
     assert_eq!(end(&engine).preemptions, 0);
-    let (found, stats) = together(model, schedule);
+    let book =
+        |(request, events): (&GenerateRequest, &Vec<TokenEvent>)| [&request.prompt[..], &tokens(events)].concat();
+    let book = schedule.requests.iter().zip(&expected).map(book).collect();
+    let (found, stats) = together(model, schedule, book);
     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
         if let Some(found) = found {
             assert_eq!(found, expected, "request {i}");
@@ -231,6 +252,7 @@ fn preempted_requests_give_the_bits_of_undisturbed_ones() {
         spare: (5, 2),
         host_blocks: 0,
         checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
+        drafts: (0, None),
         requests,
     };
     let stats = check(&Tiny::new("k3"), &schedule);
@@ -249,6 +271,7 @@ fn the_demo_checkpoint_obeys_the_laws_too() {
         spare: (40, 12),
         host_blocks: 40,
         checkpoints: CheckpointRules { interval: 16, least_gap: 4 },
+        drafts: (0, None),
         requests,
     };
     let engine = demo_engine(&schedule.engine(&demo_room));

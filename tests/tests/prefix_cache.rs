@@ -23,6 +23,7 @@ fn config(block_size: usize, units: (usize, usize)) -> EngineConfig {
         max_queued_requests: 2000,
         chunked_prefill_size: 256,
         max_prompt_logit_rows: 64,
+        max_drafts: 0,
         context_length: 8192,
         cache: MODEL.room(block_size, units),
         checkpoints: CheckpointRules { interval: 0, least_gap: block_size },

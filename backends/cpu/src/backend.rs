@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use perilune_backend::{
-    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify,
-    Linear, Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows, check_elements,
+    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, DraftAppend, DraftAttend, Embed, GatedAct,
+    Kda, KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, Sample, SampledRow, SelectRows,
+    check_elements,
 };
 use perilune_tensor::{DType, HostTensor, QuantFormat, TensorSpec};
 
@@ -12,7 +13,8 @@ use crate::pool::{Pinning, Pool};
 use crate::scratch::Scratch;
 use crate::tensor::CpuTensor;
 use crate::{
-    SimdLevel, activation, cores, embed, kda, kda_replay, linear, memory, mla, moe, norm, residual, route, sample,
+    SimdLevel, activation, cores, draft, embed, kda, kda_replay, linear, memory, mla, moe, norm, residual, route,
+    sample,
 };
 
 /// How KDA runs of many tokens are computed.
@@ -232,6 +234,18 @@ impl Backend for CpuBackend {
 
     fn mla_decode(&self, op: Mla<'_, CpuTensor>) -> Result<(), BackendError> {
         mla::mla(self, op)
+    }
+
+    fn rotary_table(&self, op: RotaryTable<'_, CpuTensor>) -> Result<(), BackendError> {
+        draft::rotary_table(self, op)
+    }
+
+    fn draft_append(&self, op: DraftAppend<'_, CpuTensor>) -> Result<(), BackendError> {
+        draft::draft_append(self, op)
+    }
+
+    fn draft_attend(&self, op: DraftAttend<'_, CpuTensor>) -> Result<(), BackendError> {
+        draft::draft_attend(self, op)
     }
 
     fn moe_route(&self, op: MoeRoute<'_, CpuTensor>) -> Result<(), BackendError> {

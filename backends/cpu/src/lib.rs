@@ -16,6 +16,8 @@ mod activation;
 mod backend;
 mod byte_rows;
 mod cores;
+mod draft;
+mod draft_attend;
 mod embed;
 mod int_product;
 #[cfg(target_arch = "x86_64")]

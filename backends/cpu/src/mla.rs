@@ -14,7 +14,7 @@ use crate::matrix::{Bf16, F16, F32, Format, Matrix, Mxfp4, RowPtr};
 use crate::mla_attend::{Attend, Cache, Places};
 use crate::norm::NormRow;
 use crate::product::{Outputs, Pick, Product};
-use crate::runs::{Run, check_distinct, fault, runs};
+use crate::runs::{Paging, runs};
 use crate::simd::{Kernel, Simd, sigmoid};
 use crate::tensor::{CpuTensor, Parted};
 use crate::tile::{MAX_TILE_ROWS, Sums};
@@ -39,7 +39,8 @@ pub(crate) fn mla(cpu: &CpuBackend, op: Mla<'_, CpuTensor>) -> Result<(), Backen
         return Err(BackendError::Unsupported { op: "mla", what: format!("kv_b in {:?}", op.params.kv_b.format) });
     }
     let runs = runs("mla", &op.segments, op.q.spec().shape.rows())?;
-    let tables = block_tables(&op, &runs, num_blocks)?;
+    let paging = Paging { op: "mla", tables: op.tables, block_size: op.block_size, num_blocks };
+    let tables = paging.written(&runs)?;
     let mut queries = Vec::new();
     for (run, blocks) in runs.iter().zip(tables) {
         let query = |row: usize| Query { row: row as u32, position: run.position + row - run.rows.start, blocks };
@@ -49,39 +50,16 @@ pub(crate) fn mla(cpu: &CpuBackend, op: Mla<'_, CpuTensor>) -> Result<(), Backen
     let places = Places { at: op.latent_at, block_size: op.block_size, width: dims.latent_width() };
     let (kv_a, norm, eps) = (op.kv_a.f32()?, op.params.kv_norm.f32()?, op.params.kv_eps);
     Append { cpu, dims, places, kv_a, norm, eps, arena: op.arena.parted()? }.run(&queries)?;
-    let layer = Layer {
+    let projection = Projection {
         cpu,
         dims,
         kv_b: Matrix::of(&op.params.kv_b),
         q: op.q.f32()?,
         gate: op.gate.map(CpuTensor::f32).transpose()?,
-        cache: Cache { arena: op.arena.f32()?, places },
         out: op.out.parted()?,
     };
+    let layer = Layer { projection, cache: Cache { arena: op.arena.f32()?, places } };
     queries.chunks(ROWS_AT_ONCE).try_for_each(|queries| layer.rows(queries))
-}
-
-/// The blocks of each run, checked: they cover the run, exist, and no block is written by two places of the tables.
-fn block_tables<'a>(op: &Mla<'a, CpuTensor>, runs: &[Run], num_blocks: usize) -> Result<Vec<&'a [u32]>, BackendError> {
-    let (offset, blocks) = (op.tables.offset.u32()?, op.tables.blocks.u32()?);
-    let (mut tables, mut written) = (Vec::with_capacity(runs.len()), Vec::new());
-    for (i, run) in runs.iter().enumerate() {
-        let range = offset[i] as usize..offset[i + 1] as usize;
-        let end = run.position + run.rows.len();
-        let needed = end.div_ceil(op.block_size);
-        let Some(table) = blocks.get(range.clone()).filter(|table| table.len() >= needed) else {
-            let expected = format!("{needed} blocks among {}", blocks.len());
-            return Err(fault("mla", "tables.offset", format!("{range:?}"), expected));
-        };
-        let table = &table[..needed];
-        if let Some(bad) = table.iter().find(|block| **block as usize >= num_blocks) {
-            return Err(fault("mla", "tables.blocks", bad.to_string(), format!("below {num_blocks}")));
-        }
-        written.extend(table[run.position / op.block_size..].iter().map(|block| *block as usize));
-        tables.push(table);
-    }
-    check_distinct(("mla", "tables.blocks"), written, num_blocks)?;
-    Ok(tables)
 }
 
 /// Norms the latents of all rows and writes them to the cache.
@@ -102,7 +80,7 @@ impl Append<'_> {
             let Query { row, position, blocks } = queries[i];
             let place = self.places.row(blocks, position);
             let from = &self.kv_a[row as usize * width..(row as usize + 1) * width];
-            // SAFETY: `block_tables` made sure that every place is written once.
+            // SAFETY: `Paging::written` made sure that every place is written once.
             let to = unsafe { self.arena.part(place..place + width) };
             to[latent..].copy_from_slice(&from[latent..]);
             let (x, out) = (&from[..latent], &mut to[..latent]);
@@ -112,29 +90,62 @@ impl Append<'_> {
 }
 
 struct Layer<'a> {
-    cpu: &'a CpuBackend,
-    dims: MlaDims,
-    kv_b: Matrix<'a>,
-    q: &'a [f32],
-    gate: Option<&'a [f32]>,
+    projection: Projection<'a>,
     cache: Cache<'a>,
-    out: Parted<'a, f32>,
 }
 
 impl Layer<'_> {
     fn rows(&self, queries: &[Query<'_>]) -> Result<(), BackendError> {
         let rows: Vec<u32> = queries.iter().map(|query| query.row).collect();
-        let (heads, width, latent) = (self.dims.num_heads, self.dims.latent_width(), self.dims.kv_lora_rank);
-        let mut scratch = self.cpu.scratch().take(rows.len() * heads * (width + latent))?;
+        let dims = self.projection.dims;
+        let (heads, width, latent) = (dims.num_heads, dims.latent_width(), dims.kv_lora_rank);
+        let mut scratch = self.projection.cpu.scratch().take(rows.len() * heads * (width + latent))?;
         // Absorbed queries `[rows, heads, C + r]` and mixtures `[heads, rows, C]`.
         let (wide, mixed) = scratch.split_at_mut(rows.len() * heads * width);
-        self.absorb(&rows, &Parted::new(wide))?;
+        self.projection.absorb(&rows, &Parted::new(wide))?;
         self.attend(queries, wide, &Parted::new(mixed))?;
-        self.finish(&rows, mixed)
+        self.projection.finish(&rows, mixed)
     }
 
-    /// `[q^n W^K | q^r]`, times the score scale.
-    fn absorb(&self, rows: &[u32], wide: &Parted<'_, f32>) -> Result<(), BackendError> {
+    fn attend(&self, queries: &[Query<'_>], wide: &[f32], mixed: &Parted<'_, f32>) -> Result<(), BackendError> {
+        let dims = self.projection.dims;
+        let (heads, width) = (dims.num_heads, dims.latent_width());
+        let groups = heads.div_ceil(HEADS_AT_ONCE);
+        let keys: usize = queries.iter().map(|query| query.position + 1).sum();
+        let work = keys * heads * (width + dims.kv_lora_rank);
+        self.projection.cpu.parallel(queries.len() * groups, work, |_, task| {
+            let (i, first) = (task / groups, task % groups * HEADS_AT_ONCE);
+            let query = &queries[i];
+            self.projection.cpu.level().run(Attend {
+                cache: self.cache,
+                blocks: query.blocks,
+                position: query.position,
+                latent: dims.kv_lora_rank,
+                heads: first..heads.min(first + HEADS_AT_ONCE),
+                wide: &wide[i * heads * width..(i + 1) * heads * width],
+                mixed,
+                place: (i, queries.len()),
+            });
+        })
+    }
+}
+
+/// The way of queries into the latent space and of mixtures out of it.
+pub(crate) struct Projection<'a> {
+    pub(crate) cpu: &'a CpuBackend,
+    pub(crate) dims: MlaDims,
+    pub(crate) kv_b: Matrix<'a>,
+    /// `[N, A (n + r)]`.
+    pub(crate) q: &'a [f32],
+    /// `[N, A v]`, before the sigmoid.
+    pub(crate) gate: Option<&'a [f32]>,
+    /// `[N, A v]`.
+    pub(crate) out: Parted<'a, f32>,
+}
+
+impl Projection<'_> {
+    /// `[q^n W^K | q^r]`, times the score scale, for some rows; `wide` is `[rows, A, C + r]`.
+    pub(crate) fn absorb(&self, rows: &[u32], wide: &Parted<'_, f32>) -> Result<(), BackendError> {
         let groups = rows.len().div_ceil(MAX_TILE_ROWS);
         let work = rows.len() * self.dims.num_heads * self.dims.qk_nope_head_dim * self.dims.kv_lora_rank;
         self.cpu.parallel(self.dims.num_heads * groups, work, |_, task| {
@@ -144,29 +155,8 @@ impl Layer<'_> {
         })
     }
 
-    fn attend(&self, queries: &[Query<'_>], wide: &[f32], mixed: &Parted<'_, f32>) -> Result<(), BackendError> {
-        let (heads, width) = (self.dims.num_heads, self.dims.latent_width());
-        let groups = heads.div_ceil(HEADS_AT_ONCE);
-        let keys: usize = queries.iter().map(|query| query.position + 1).sum();
-        let work = keys * heads * (width + self.dims.kv_lora_rank);
-        self.cpu.parallel(queries.len() * groups, work, |_, task| {
-            let (i, first) = (task / groups, task % groups * HEADS_AT_ONCE);
-            let query = &queries[i];
-            self.cpu.level().run(Attend {
-                cache: self.cache,
-                blocks: query.blocks,
-                position: query.position,
-                latent: self.dims.kv_lora_rank,
-                heads: first..heads.min(first + HEADS_AT_ONCE),
-                wide: &wide[i * heads * width..(i + 1) * heads * width],
-                mixed,
-                place: (i, queries.len()),
-            });
-        })
-    }
-
-    /// `(mixture W^Vᵀ) ⊙ σ(gate)`.
-    fn finish(&self, rows: &[u32], mixed: &[f32]) -> Result<(), BackendError> {
+    /// `(mixture W^Vᵀ) ⊙ σ(gate)` for some rows; `mixed` is `[A, rows, C]`.
+    pub(crate) fn finish(&self, rows: &[u32], mixed: &[f32]) -> Result<(), BackendError> {
         let MlaDims { num_heads, qk_nope_head_dim: n, v_head_dim: v, kv_lora_rank, .. } = self.dims;
         let groups = rows.len().div_ceil(MAX_TILE_ROWS);
         let work = rows.len() * num_heads * v * kv_lora_rank;
@@ -191,7 +181,7 @@ impl Layer<'_> {
 
 /// Absorbed queries of one head for some rows: `rows[i]` is the `first + i`-th row at hand.
 struct Absorb<'a> {
-    layer: &'a Layer<'a>,
+    layer: &'a Projection<'a>,
     head: usize,
     first: usize,
     rows: &'a [u32],

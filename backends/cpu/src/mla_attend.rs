@@ -11,7 +11,7 @@ use crate::tensor::Parted;
 use crate::tile::{MAX_TILE_ROWS, Sums, dots};
 
 /// Keys of a block. Whatever the block size of the cache, the order of additions is that of these blocks.
-const KEYS: usize = 32;
+pub(crate) const KEYS: usize = 32;
 
 /// Where the rows `[c | k^r]` of a layer lie in the arena.
 #[derive(Clone, Copy)]
@@ -81,7 +81,7 @@ impl Kernel for Attend<'_> {
 
 /// Running softmax of one head.
 #[derive(Clone, Copy)]
-struct Running {
+pub(crate) struct Running {
     max: f32,
     sum: f32,
 }
@@ -96,7 +96,7 @@ impl Attend<'_> {
             mixed.fill(0.0);
             *acc = mixed.as_mut_ptr();
         }
-        let mut running = [Running { max: f32::NEG_INFINITY, sum: 0.0 }; R];
+        let mut running = [Running::START; R];
         for start in (0..=self.position).step_by(KEYS) {
             let mut keys = [RowPtr::plain(&[]); KEYS];
             let count = KEYS.min(self.position + 1 - start);
@@ -150,9 +150,18 @@ impl Attend<'_> {
 }
 
 impl Running {
+    /// Before the first key.
+    pub(crate) const START: Running = Running { max: f32::NEG_INFINITY, sum: 0.0 };
+
+    /// Sum of the weights under the last maximum.
+    #[inline(always)]
+    pub(crate) fn sum(&self) -> f32 {
+        self.sum
+    }
+
     /// Turns the scores of a block into weights under the new maximum; returns the factor on everything before.
     #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S, scores: &mut [f32]) -> f32 {
+    pub(crate) fn step<S: Simd>(&mut self, s: S, scores: &mut [f32]) -> f32 {
         let max = scores.iter().copied().fold(self.max, f32::max);
         let mut before = [0.0; MAX_LANES];
         s.store(&mut before, 0, exp(s, s.splat(self.max - max)));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use perilune_backend::{BackendError, Segments, Snapshots};
+use perilune_backend::{BackendError, BlockTables, Segments, Snapshots};
 
 use crate::tensor::CpuTensor;
 
@@ -104,6 +104,56 @@ pub(crate) fn take_snapshots(
         run.snapshots.push(snapshot);
     }
     Ok(())
+}
+
+/// Blocks of an arena and who has them.
+pub(crate) struct Paging<'a> {
+    /// The operation, for errors.
+    pub(crate) op: &'static str,
+    pub(crate) tables: BlockTables<'a, CpuTensor>,
+    /// Tokens per block.
+    pub(crate) block_size: usize,
+    /// Blocks that exist.
+    pub(crate) num_blocks: usize,
+}
+
+impl<'a> Paging<'a> {
+    /// The blocks of each run that hold its first `covered` tokens.
+    ///
+    /// # Errors
+    /// `Mismatch` where there are too few or one does not exist.
+    pub(crate) fn blocks(&self, runs: &[Run], covered: impl Fn(&Run) -> usize) -> Result<Vec<&'a [u32]>, BackendError> {
+        let (offset, blocks) = (self.tables.offset.u32()?, self.tables.blocks.u32()?);
+        let mut tables = Vec::with_capacity(runs.len());
+        for (i, run) in runs.iter().enumerate() {
+            let range = offset[i] as usize..offset[i + 1] as usize;
+            let needed = covered(run).div_ceil(self.block_size);
+            let Some(table) = blocks.get(range.clone()).filter(|table| table.len() >= needed) else {
+                let expected = format!("{needed} blocks among {}", blocks.len());
+                return Err(fault(self.op, "tables.offset", format!("{range:?}"), expected));
+            };
+            let table = &table[..needed];
+            if let Some(bad) = table.iter().find(|block| **block as usize >= self.num_blocks) {
+                return Err(fault(self.op, "tables.blocks", bad.to_string(), format!("below {}", self.num_blocks)));
+            }
+            tables.push(table);
+        }
+        Ok(tables)
+    }
+
+    /// The blocks of each run up to its last token, where no block is written by two places of the tables.
+    ///
+    /// # Errors
+    /// As [`Paging::blocks`]; `Mismatch` where two places would be written.
+    pub(crate) fn written(&self, runs: &[Run]) -> Result<Vec<&'a [u32]>, BackendError> {
+        let tables = self.blocks(runs, |run| run.position + run.rows.len())?;
+        let written = |(run, table): (&Run, &&'a [u32])| {
+            table[run.position / self.block_size..].iter().map(|block| *block as usize).collect::<Vec<_>>()
+        };
+        let written = runs.iter().zip(&tables).flat_map(written).collect();
+        check_distinct((self.op, "tables.blocks"), written, self.num_blocks)?;
+        Ok(tables)
+    }
 }
 
 /// Checks that values below `limit` are pairwise different.

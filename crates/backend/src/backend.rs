@@ -5,8 +5,9 @@ use std::ops::Range;
 use perilune_tensor::{HostTensor, TensorSpec};
 
 use crate::{
-    AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify, Linear,
-    Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, SelectRows,
+    AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, DraftAppend, DraftAttend, Embed, GatedAct, Kda,
+    KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, RowDistribution, Sample, SampleRow,
+    SampledRow, SelectRows, distribution,
 };
 
 /// A device that runs the model's operations, in the order they are called, from one thread.
@@ -146,6 +147,30 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::mla_prefill`].
     fn mla_decode(&self, op: Mla<'_, Self::Tensor>) -> Result<(), BackendError>;
 
+    /// Cosines and sines of a step's positions, for draft models.
+    ///
+    /// # Errors
+    /// `Mismatch`; `Unsupported` where the backend runs no draft models, as for the two operations below.
+    fn rotary_table(&self, _op: RotaryTable<'_, Self::Tensor>) -> Result<(), BackendError> {
+        Err(no_drafts("rotary_table"))
+    }
+
+    /// Stores the keys and values of a draft layer.
+    ///
+    /// # Errors
+    /// As [`Backend::rotary_table`]; `Mismatch`, also for a block out of range where the backend can see it.
+    fn draft_append(&self, _op: DraftAppend<'_, Self::Tensor>) -> Result<(), BackendError> {
+        Err(no_drafts("draft_append"))
+    }
+
+    /// Attention of a draft layer.
+    ///
+    /// # Errors
+    /// As [`Backend::draft_append`].
+    fn draft_attend(&self, _op: DraftAttend<'_, Self::Tensor>) -> Result<(), BackendError> {
+        Err(no_drafts("draft_attend"))
+    }
+
     /// Expert choice.
     ///
     /// # Errors
@@ -163,4 +188,28 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Mismatch`.
     fn sample(&self, op: Sample<'_, Self::Tensor>) -> Result<Download<Vec<SampledRow>>, BackendError>;
+
+    /// What [`Backend::sample`] would draw each row from. Provided: reads the rows and computes on the host.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    fn distributions(&self, op: Sample<'_, Self::Tensor>) -> Result<Download<Vec<RowDistribution>>, BackendError> {
+        let vocabulary = op.dims()?;
+        let read = |row: &SampleRow| {
+            let start = row.row * vocabulary;
+            self.read_range(op.logits, start..start + vocabulary)
+        };
+        let reads = op.rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let compute = |(row, read): (&SampleRow, Download<Vec<u8>>)| {
+            let bytes = read.wait()?;
+            let logits: Vec<f32> =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            Ok(distribution(row, &logits))
+        };
+        Ok(Download::ready(op.rows.iter().zip(reads).map(compute).collect::<Result<_, BackendError>>()?))
+    }
+}
+
+fn no_drafts(op: &'static str) -> BackendError {
+    BackendError::Unsupported { op, what: "the attention of draft models".into() }
 }

@@ -13,6 +13,8 @@ mod backend;
 mod batch;
 mod check;
 mod device;
+mod distribution;
+mod draft;
 mod error;
 mod experts;
 mod kda;
@@ -27,13 +29,17 @@ pub use arena::{Snapshots, UnitLayout, check_elements};
 pub use backend::Backend;
 pub use batch::{BlockTables, Segments};
 pub use device::{DeviceInfo, DeviceTensor, Download};
+pub use distribution::distribution;
+pub use draft::{
+    BlockMask, DraftAppend, DraftAttend, DraftAttention, DraftHeads, DraftPages, GroupedHeads, Pairing, RotaryTable,
+};
 pub use error::BackendError;
 pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Renormalize};
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};
 pub use mla::{Mla, MlaDims, MlaParams};
-pub use random::uniform;
+pub use random::{RandomStream, uniform, uniform_of};
 pub use replay::{KdaFold, KdaVerify};
-pub use sample::{Choice, Penalties, Sample, SampleRow, SampledRow, TokenCount, TopLogprob};
+pub use sample::{Choice, Penalties, RowDistribution, Sample, SampleRow, SampledRow, TokenCount, TopLogprob};
 pub use token_wise::{
     Activation, AttnResidual, Embed, GatedAct, Linear, LinearDims, LinearPart, RmsNorm, SelectRows, Write,
 };

@@ -50,6 +50,17 @@ pub struct MlaParams<T> {
     pub kv_b: Weight<T>,
 }
 
+impl<T: DeviceTensor> MlaParams<T> {
+    pub(crate) fn check(&self, c: Checker) -> Result<(), BackendError> {
+        let d = self.dims;
+        c.rows("params.kv_norm", &self.kv_norm, (DType::F32, 1, d.kv_lora_rank))?;
+        self.kv_b.check(c.op)?;
+        c.equal("params.kv_b.in", self.kv_b.in_features(), d.kv_lora_rank)?;
+        let kv_b_rows = d.num_heads * (d.qk_nope_head_dim + d.v_head_dim);
+        c.equal("params.kv_b.out", self.kv_b.out_features(), kv_b_rows)
+    }
+}
+
 /// Latent norm, append to the cache, causal attention and output gate over the runs of a step.
 ///
 /// Used by both [`crate::Backend::mla_decode`] (all runs short) and [`crate::Backend::mla_prefill`].
@@ -92,11 +103,7 @@ impl<T: DeviceTensor> Mla<'_, T> {
             c.rows("gate", gate, (DType::F32, rows, d.num_heads * d.v_head_dim))?;
         }
         c.rows("out", self.out, (DType::F32, rows, d.num_heads * d.v_head_dim))?;
-        c.rows("params.kv_norm", &self.params.kv_norm, (DType::F32, 1, d.kv_lora_rank))?;
-        self.params.kv_b.check("mla")?;
-        c.equal("params.kv_b.in", self.params.kv_b.in_features(), d.kv_lora_rank)?;
-        let kv_b_rows = d.num_heads * (d.qk_nope_head_dim + d.v_head_dim);
-        c.equal("params.kv_b.out", self.params.kv_b.out_features(), kv_b_rows)?;
+        self.params.check(c)?;
         if self.block_size == 0 {
             return Err(c.fail("block_size", 0, "at least 1".into()));
         }

@@ -6,6 +6,24 @@ pub fn uniform(seed: u64, step: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// Streams of random numbers that have nothing to do with each other, nor with [`uniform`]'s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RandomStream {
+    /// Draws of a draft.
+    Proposal,
+    /// Whether drafts are kept.
+    Coin,
+}
+
+/// Random number `index` of those that belong to `step` in a stream, in `[0, 1)`.
+pub fn uniform_of(stream: RandomStream, seed: u64, step: u64, index: u64) -> f64 {
+    let stream = match stream {
+        RandomStream::Proposal => 0x5052_4F50,
+        RandomStream::Coin => 0x434F_494E,
+    };
+    uniform(scramble(seed ^ scramble(stream)).wrapping_add(scramble(step)), index)
+}
+
 /// Spreads every bit of the input over all bits of the output; a bijection.
 fn scramble(x: u64) -> u64 {
     let mut x = x.wrapping_add(0xD1B5_4A32_D192_ED03);
@@ -17,7 +35,7 @@ fn scramble(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::uniform;
+    use super::*;
 
     /// Counts of the numbers in 16 equal bins must look like those of fair draws.
     fn check_fair(draws: impl Iterator<Item = f64>) {
@@ -39,5 +57,12 @@ mod tests {
         check_fair((0..64_000).map(|step| uniform(42, step)));
         check_fair((0..64_000).map(|step| (uniform(7, step) - uniform(7, step + 1)).rem_euclid(1.0)));
         check_fair((0..64_000).map(|i| (uniform(i, i) - uniform(i + 1, i)).rem_euclid(1.0)));
+        for stream in [RandomStream::Coin, RandomStream::Proposal] {
+            check_fair((0..64_000).map(|i| uniform_of(stream, 5, i / 8, i % 8)));
+            check_fair((0..64_000).map(|i| (uniform_of(stream, 5, i, 0) - uniform(5, i)).rem_euclid(1.0)));
+            check_fair(
+                (0..64_000).map(|i| (uniform_of(stream, i, 3, 1) - uniform_of(stream, i, 4, 0)).rem_euclid(1.0)),
+            );
+        }
     }
 }

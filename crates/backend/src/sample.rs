@@ -95,6 +95,15 @@ pub enum SampledRow {
     NonFinite,
 }
 
+/// What a row's token would be drawn from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowDistribution {
+    /// Probabilities `[V]` after every adjustment and filter; a greedy choice and a given token are certain.
+    Probabilities(Vec<f32>),
+    /// As [`SampledRow::NonFinite`].
+    NonFinite,
+}
+
 /// Samples rows of a logits tensor.
 #[derive(Debug)]
 pub struct Sample<'a, T> {

@@ -1,5 +1,6 @@
 //! Reads a checkpoint's configuration files and refuses what cannot run.
 
+mod draft;
 mod error;
 mod file;
 mod generation;
@@ -7,6 +8,10 @@ mod keys;
 mod model;
 mod tokenizer;
 
+pub use draft::{
+    AnchorRow, ConfidenceInput, DraftConfig, DraftFamily, DraftHeads, DraftMask, DraftTaps, MarkovHead, MarkovKind,
+    Rotary, TapNorm, TapStream, Yarn,
+};
 pub use error::ConfigError;
 pub use generation::GenerationConfig;
 pub use model::{

@@ -11,6 +11,7 @@ mod tests;
 
 use perilune_tensor::TokenId;
 
+pub(crate) use parse::activation;
 pub use size::ParameterCount;
 
 /// A model that can run: every value was checked when the file was read.

@@ -1,6 +1,8 @@
 //! Sampling: log-probabilities and greedy choices exactly, draws by their frequencies.
 
-use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow, SampledRow, TokenCount, TopLogprob};
+use perilune_backend::{
+    Backend, Choice, Penalties, RowDistribution, Sample, SampleRow, SampledRow, TokenCount, TopLogprob,
+};
 use perilune_reference::sample::{self, Adjust, Filters};
 use perilune_tensor::TokenId;
 
@@ -96,6 +98,13 @@ fn corrupt_rows<B: Backend>(rig: &Rig<'_, B>) {
         let rows: Vec<SampleRow> = (0..4).map(|i| plain(i, greedy())).collect();
         let outcome = run(rig, (&logits, 33), &rows);
         assert_eq!(outcome[1], SampledRow::NonFinite, "{bad}");
+        let tensor = rig.f32([4, 33], &logits);
+        let asked = Sample { logits: &tensor, rows: &rows };
+        let laws = rig.0.distributions(asked).unwrap().wait().unwrap();
+        assert_eq!(laws[1], RowDistribution::NonFinite, "{bad}");
+        let mut certain = vec![0.0; 33];
+        certain[0] = 1.0;
+        assert_eq!(laws[0], RowDistribution::Probabilities(certain), "a greedy choice is certain");
         for i in [0, 2, 3] {
             token(&outcome[i]);
         }
@@ -130,6 +139,12 @@ pub fn check_sample_draws<B: Backend>(backend: &B) {
                 counts[id]
             );
         }
+        let tensor = rig.f32([1, 8], &logits);
+        let asked = Sample { logits: &tensor, rows: &rows[..1] };
+        let RowDistribution::Probabilities(got) = &backend.distributions(asked).unwrap().wait().unwrap()[0] else {
+            panic!("a finite row was called corrupt")
+        };
+        assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 1e-5), "{filter:?}: {got:?}, not {want:?}");
         assert_eq!(run(&rig, (&logits, 8), &rows[..50]), outcome[..50], "the same draw again");
         let one = run(&rig, (&logits, 8), &rows[7..8]);
         assert_eq!(one[0], outcome[7], "alone as in a batch");

@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub context_length: usize,
     /// Memory for latents and states.
     pub cache: CacheConfig,
+    /// Most tokens that are drafted for a sequence in a step, at most 7; 0 without speculation.
+    pub max_drafts: usize,
     /// When states are saved for later requests.
     pub checkpoints: CheckpointRules,
     /// Tokens that end an output unless the caller says `ignore_eos`.
@@ -51,6 +53,10 @@ impl EngineConfig {
             ("cache.arena.slot_len", self.cache.arena.slot_len),
             ("cache.capacity_tokens", self.cache.capacity_tokens()),
         ];
+        if self.max_drafts >= perilune_model::MAX_DECODE_ROWS {
+            let rule = format!("must be below {}, the most rows of a verification", perilune_model::MAX_DECODE_ROWS);
+            return Err(EngineError::Config { field: "max_drafts", value: self.max_drafts, rule });
+        }
         match sizes.into_iter().find(|&(_, value)| value == 0) {
             Some((field, value)) => Err(EngineError::Config { field, value, rule: "must be at least 1".into() }),
             None => Ok(()),

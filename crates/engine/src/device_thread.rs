@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use perilune_cache::{CacheKey, CacheManager};
 use perilune_sampling::SeedSource;
 use perilune_scheduler::{
-    Event, EventKind, FinishReason, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
+    Committed, Event, EventKind, FinishReason, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest, StepPlan,
 };
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::handle::{Command, Shared, Submission};
-use crate::stats::Work;
+use crate::stats::{MAX_PLACES, Work};
 use crate::step::{outcomes, step_input};
 use crate::{EngineState, GenerateRequest, StepRunner, TokenEvent};
 
@@ -44,6 +45,8 @@ struct DeviceThread<R> {
     streams: HashMap<SeqId, Stream>,
     seeds: SeedSource,
     ending: Ending,
+    /// For each run of the last step, how many of its tokens were kept.
+    kept: Vec<usize>,
 }
 
 /// A caller, and whether its request still counts as queued.
@@ -69,6 +72,7 @@ impl<R: StepRunner> DeviceThread<R> {
             max_prompt_logit_rows: config.max_prompt_logit_rows,
             context_length: config.effective_context(),
             eos_ids: config.eos_ids.clone(),
+            max_drafts: config.max_drafts,
             checkpoints: config.checkpoints,
         });
         DeviceThread {
@@ -80,6 +84,7 @@ impl<R: StepRunner> DeviceThread<R> {
             streams: HashMap::new(),
             seeds: SeedSource::from_entropy(),
             ending: Ending::No,
+            kept: Vec::new(),
         }
     }
 
@@ -171,11 +176,15 @@ impl<R: StepRunner> DeviceThread<R> {
         }
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
-        let input = step_input((&self.scheduler, &self.cache), &plan)?;
+        let kept = std::mem::take(&mut self.kept);
+        let input = step_input((&self.scheduler, &self.cache), &plan, kept)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
+        let drafting = output.drafting;
         let outcomes = outcomes(&plan, output)?;
-        self.count(&plan);
-        let events = self.scheduler.commit(&mut self.cache, &plan, outcomes);
+        self.count(&plan, drafting);
+        self.count_drafts(&outcomes);
+        let Committed { events, kept } = self.scheduler.commit(&mut self.cache, &plan, outcomes);
+        self.kept = kept;
         // The numbers first: whoever sees a stream end also sees that its memory is free.
         self.publish();
         self.note_progress();
@@ -221,9 +230,24 @@ impl<R: StepRunner> DeviceThread<R> {
         }
     }
 
-    fn count(&self, plan: &StepPlan) {
+    /// Drafts that were accepted by place; what a stop made superfluous counts as well.
+    fn count_drafts(&self, outcomes: &[RunOutcome]) {
+        let mut monitor = self.shared.lock_monitor();
+        let drafts = &mut monitor.stats.drafts;
+        for outcome in outcomes.iter().filter(|outcome| outcome.drafted > 0) {
+            drafts.verifications += 1;
+            let accepted = outcome.rows.len().saturating_sub(1);
+            for place in 0..outcome.drafted.min(MAX_PLACES) {
+                drafts.drafted[place] += 1;
+                drafts.accepted[place] += u64::from(place < accepted);
+            }
+        }
+    }
+
+    fn count(&self, plan: &StepPlan, drafting: Duration) {
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.steps += 1;
+        monitor.stats.drafts.drafting += drafting;
         let prefilled = plan.runs.iter().filter(|run| {
             self.scheduler.running(run.seq).is_some_and(|s| run.tokens.len() > 1 || run.tokens.start < s.prompt_len())
         });

@@ -1,17 +1,22 @@
 //! Steps of a real model on a real backend.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::Instant;
 
-use perilune_backend::{Backend, BackendError, Download, Sample, SampleRow};
+use perilune_backend::{Backend, BackendError, Choice, Download, Sample, SampleRow, SampledRow};
 use perilune_cache::{CacheOp, HostId, Place, UnitKind};
 use perilune_config::ModelConfig;
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, ModelError, Run, SlotCopy, StepLimits,
-    Workspace,
+    BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, ModelError, Run,
+    SlotCopy, StepLimits, Workspace,
 };
+use perilune_speculate::Proposal;
+use perilune_tensor::TokenId;
 
-use crate::{EngineConfig, StepInput, StepOutput, StepRun, StepRunner};
+use crate::speculation::{accept_drawn, accept_greedy, rows_with_drafts, scoring, unscored};
+use crate::{EngineConfig, Speculation, StepInput, StepOutput, StepRun, StepRunner};
 
 /// A model with the memory of its sequences and of a step.
 #[derive(Debug)]
@@ -23,6 +28,20 @@ pub struct ModelRunner<B: Backend> {
     caches: Caches<B>,
     /// Units that are kept in host memory, or on their way there.
     saved: HashMap<HostId, Saved>,
+    folds: FoldBatch<B>,
+    /// Runs of the last step that were only verified.
+    verified: Vec<Verified>,
+    speculation: Option<Speculation<B>>,
+}
+
+/// A verification whose outcome the states do not include yet.
+#[derive(Debug)]
+struct Verified {
+    /// Its place in the input of its step.
+    run: usize,
+    first_row: usize,
+    slot: u32,
+    copies: Vec<SlotCopy>,
 }
 
 enum Saved {
@@ -42,15 +61,16 @@ impl std::fmt::Debug for Saved {
 /// The largest step of an engine.
 pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
     let max_runs = config.max_running_requests;
+    let decode_rows = max_runs * (1 + config.max_drafts);
     let blocks_each = config.effective_context().div_ceil(config.cache.block_size.max(1));
     StepLimits {
-        max_rows: config.chunked_prefill_size + max_runs,
+        max_rows: config.chunked_prefill_size + decode_rows,
         max_runs,
         max_blocks: max_runs.saturating_mul(blocks_each),
-        max_logit_rows: config.max_prompt_logit_rows + max_runs,
+        max_logit_rows: config.max_prompt_logit_rows + decode_rows,
         // No two are in the same place of the arena.
-        max_snapshots: config.cache.arena.max_slots().min(config.chunked_prefill_size + max_runs),
-        max_verify_rows: 0,
+        max_snapshots: config.cache.arena.max_slots().min(config.chunked_prefill_size + decode_rows),
+        max_verify_rows: if config.max_drafts > 0 { decode_rows } else { 0 },
     }
 }
 
@@ -60,9 +80,22 @@ impl<B: Backend> ModelRunner<B> {
     /// # Errors
     /// `OutOfMemory`.
     pub fn new(backend: B, model: Kimi<B>, config: &EngineConfig) -> Result<Self, BackendError> {
+        Self::with_speculation((backend, model), config, None)
+    }
+
+    /// The same with a draft.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; `Mismatch` where the configuration's units have no room for the draft's context.
+    pub fn with_speculation(
+        (backend, model): (B, Kimi<B>),
+        config: &EngineConfig,
+        speculation: Option<Speculation<B>>,
+    ) -> Result<Self, BackendError> {
         let limits = step_limits(config);
         let arena = config.cache.arena;
-        let shape = CacheShape::new(model.config(), config.cache.block_size, arena.len * 4);
+        let context_len = speculation.as_ref().map_or(0, |speculation| speculation.draft().context_len());
+        let shape = CacheShape::with_draft(model.config(), (config.cache.block_size, context_len), arena.len * 4);
         if (shape.block_len, shape.slot_len) != (arena.block_len, arena.slot_len) {
             return Err(BackendError::Mismatch {
                 op: "ModelRunner::new",
@@ -71,8 +104,15 @@ impl<B: Backend> ModelRunner<B> {
                 expected: format!("units of {} and {} elements", shape.block_len, shape.slot_len),
             });
         }
+        let mut workspace = Workspace::new(&backend, model.config(), limits)?;
+        if let Some(taps) = speculation.as_ref().and_then(|speculation| speculation.draft().taps()) {
+            workspace.capture((&backend, model.config()), taps.clone())?;
+        }
         Ok(ModelRunner {
-            workspace: Workspace::new(&backend, model.config(), limits)?,
+            workspace,
+            folds: FoldBatch::new(&backend, limits)?,
+            verified: Vec::new(),
+            speculation,
             batch: ForwardBatch::new(&backend, limits)?,
             caches: Caches::new(&backend, model.config(), shape)?,
             saved: HashMap::new(),
@@ -86,21 +126,48 @@ impl<B: Backend> ModelRunner<B> {
         self.model.config()
     }
 
-    fn forward(&mut self, input: &StepInput<'_>) -> Result<(), ModelError> {
-        for op in &input.ops {
-            self.perform(*op)?;
+    /// The states take in what was kept of the last step's verifications.
+    fn fold(&mut self, kept: &[usize]) -> Result<(), ModelError> {
+        let mut verified = std::mem::take(&mut self.verified);
+        let rows = |verified: &Verified| kept.get(verified.run).copied().unwrap_or(0);
+        verified.retain(|verified| rows(verified) > 0);
+        if verified.is_empty() {
+            return Ok(());
         }
-        let copies: Vec<Vec<SlotCopy>> = input.runs.iter().map(copies).collect();
-        let runs = input.runs.iter().zip(&copies).map(|(run, snapshots)| Run {
-            tokens: run.tokens,
+        verified.iter_mut().for_each(|verified| {
+            let rows = rows(verified);
+            verified.copies.retain(|copy| copy.after <= rows);
+        });
+        let folds: Vec<FoldRun<'_>> = verified
+            .iter()
+            .map(|verified| {
+                let Verified { first_row, slot, copies, .. } = verified;
+                FoldRun { first_row: *first_row, rows: rows(verified), slot: *slot, snapshots: copies }
+            })
+            .collect();
+        self.folds.fill(&self.backend, &folds)?;
+        Ok(self.model.fold(&self.backend, &self.workspace, &self.folds, &mut self.caches)?)
+    }
+
+    fn forward(&mut self, input: &StepInput<'_>, proposals: &[Proposal]) -> Result<(), ModelError> {
+        let planned: Vec<PlannedTokens<'_>> =
+            input.runs.iter().zip(proposals).map(|(run, proposal)| PlannedTokens::new(run, proposal)).collect();
+        let runs = input.runs.iter().zip(&planned).map(|(run, planned)| Run {
+            tokens: &planned.tokens,
             position: run.position,
             slot: run.slot,
             blocks: &run.blocks,
-            logits: wanted(run),
-            snapshots,
-            effect: Effect::Advance,
+            logits: wanted(run, planned.tokens.len()),
+            snapshots: if planned.effect == Effect::Verify { &[] } else { &planned.copies },
+            effect: planned.effect,
         });
         self.batch.fill(&self.backend, &BatchPlan { runs: runs.collect() })?;
+        for (index, (run, planned)) in input.runs.iter().zip(planned).enumerate() {
+            if planned.effect == Effect::Verify {
+                let first_row = self.batch.first_row(index);
+                self.verified.push(Verified { run: index, first_row, slot: run.slot, copies: planned.copies });
+            }
+        }
         Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)
     }
 
@@ -143,14 +210,31 @@ impl<B: Backend> ModelRunner<B> {
     }
 }
 
-fn copies(run: &StepRun<'_>) -> Vec<SlotCopy> {
-    run.snapshots.iter().map(|copy| SlotCopy { after: copy.after, slot: copy.slot }).collect()
+/// What a run computes once it is known what was drafted for it.
+struct PlannedTokens<'a> {
+    tokens: Cow<'a, [TokenId]>,
+    /// Those of its snapshots that may come about.
+    copies: Vec<SlotCopy>,
+    effect: Effect,
 }
 
-/// From the first row asked for to the last one; they are consecutive.
-fn wanted(run: &StepRun<'_>) -> LogitRows {
+impl<'a> PlannedTokens<'a> {
+    fn new(run: &StepRun<'a>, proposal: &Proposal) -> Self {
+        let (tokens, effect) = if proposal.tokens.is_empty() {
+            (Cow::Borrowed(run.tokens), Effect::Advance)
+        } else {
+            (Cow::Owned([run.tokens, &proposal.tokens].concat()), Effect::Verify)
+        };
+        let within = run.snapshots.iter().filter(|copy| copy.after <= tokens.len());
+        let copies = within.map(|copy| SlotCopy { after: copy.after, slot: copy.slot }).collect();
+        PlannedTokens { tokens, copies, effect }
+    }
+}
+
+/// From the first row asked for to the last one that is computed; they are consecutive.
+fn wanted(run: &StepRun<'_>, len: usize) -> LogitRows {
     match (run.rows.first(), run.rows.last()) {
-        (Some(first), Some(last)) => LogitRows::Range(first.row..last.row + 1),
+        (Some(first), Some(last)) => LogitRows::Range(first.row..(last.row + 1).min(len)),
         _ => LogitRows::None,
     }
 }
@@ -161,19 +245,102 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
     }
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
-        self.forward(input).map_err(|error| match error {
-            ModelError::Backend(error) => error,
-            other => BackendError::Device(other.to_string()),
-        })?;
-        let mut rows: Vec<SampleRow> = Vec::new();
-        for (index, run) in input.runs.iter().enumerate() {
-            let logits = self.batch.logit_rows(index);
-            let first = run.rows.first().map_or(0, |row| row.row);
-            rows.extend(run.rows.iter().map(|row| SampleRow { row: logits.start + row.row - first, ..row.clone() }));
+        self.fold(&input.kept).map_err(device_error)?;
+        for op in &input.ops {
+            self.perform(*op)?;
         }
+        let Some(mut speculation) = self.speculation.take() else {
+            let none = vec![Proposal::default(); input.runs.len()];
+            self.forward(input, &none).map_err(device_error)?;
+            return Ok(StepOutput { runs: self.sample(input, &none)?, ..StepOutput::default() });
+        };
+        let output = self.run_speculating(&mut speculation, input);
+        self.speculation = Some(speculation);
+        output
+    }
+}
+
+impl<B: Backend> ModelRunner<B> {
+    fn run_speculating(
+        &mut self,
+        speculation: &mut Speculation<B>,
+        input: &StepInput<'_>,
+    ) -> Result<StepOutput, BackendError> {
+        let drafts = speculation.propose((&self.backend, &self.model), input, &mut self.caches)?;
+        let started = Instant::now();
+        self.forward(input, &drafts.proposals).map_err(device_error)?;
+        speculation.observe(&self.backend, (&self.batch, &self.workspace), &mut self.caches)?;
+        let runs = self.sample(input, &drafts.proposals)?;
+        speculation.learn(input, &drafts, (&runs, started.elapsed()));
+        let drafted = drafts.proposals.iter().map(|proposal| proposal.tokens.len()).collect();
+        Ok(StepOutput { runs, drafted, drafting: drafts.drafting })
+    }
+
+    /// The rows asked for, run by run; of drafts, those that stand and one token more.
+    fn sample(&self, input: &StepInput<'_>, proposals: &[Proposal]) -> Result<Vec<Vec<SampledRow>>, BackendError> {
+        let asked: Vec<Vec<SampleRow>> =
+            (0..input.runs.len()).map(|run| self.logit_rows(run, &input.runs[run], &proposals[run])).collect();
+        let by_chance = |run: usize| {
+            let first = asked[run].first();
+            let drawn =
+                first.is_some_and(|row| matches!(row.choice, Choice::Draw { temperature, .. } if temperature > 0.0));
+            drawn && !proposals[run].tokens.is_empty()
+        };
+        let (drawn, plain): (Vec<usize>, Vec<usize>) = (0..input.runs.len()).partition(|run| by_chance(*run));
+        let mut runs: Vec<Vec<SampledRow>> = vec![Vec::new(); input.runs.len()];
+        for (run, rows) in plain.iter().zip(self.sample_each(plain.iter().map(|run| asked[*run].clone()).collect())?) {
+            runs[*run] = accept_greedy_or_all(&proposals[*run], rows);
+        }
+        if drawn.is_empty() {
+            return Ok(runs);
+        }
+        let rows: Vec<SampleRow> = drawn.iter().flat_map(|run| asked[*run].clone()).collect();
+        let mut laws =
+            self.backend.distributions(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?.into_iter();
+        let mut to_score = Vec::new();
+        for run in drawn {
+            let laws = laws.by_ref().take(asked[run].len()).collect();
+            match accept_drawn(&proposals[run], &asked[run], laws)? {
+                None => runs[run] = vec![SampledRow::NonFinite],
+                Some(tokens) if input.runs[run].rows.iter().all(|row| row.top_logprobs.is_none()) => {
+                    runs[run] = unscored(tokens);
+                }
+                Some(tokens) => to_score.push((run, scoring(&asked[run], &tokens))),
+            }
+        }
+        let scored = self.sample_each(to_score.iter().map(|(_, rows)| rows.clone()).collect())?;
+        to_score.iter().zip(scored).for_each(|((run, _), rows)| runs[*run] = rows);
+        Ok(runs)
+    }
+
+    /// The rows of a run in terms of the step's logits.
+    fn logit_rows(&self, index: usize, run: &StepRun<'_>, proposal: &Proposal) -> Vec<SampleRow> {
+        let (logits, len) = (self.batch.logit_rows(index), run.tokens.len() + proposal.tokens.len());
+        let first = run.rows.first().map_or(0, |row| row.row);
+        let placed = |row: SampleRow| SampleRow { row: logits.start + row.row - first, ..row };
+        if proposal.tokens.is_empty() {
+            return run.rows.iter().filter(|row| row.row < len).cloned().map(placed).collect();
+        }
+        rows_with_drafts(&run.rows, &proposal.tokens).into_iter().map(placed).collect()
+    }
+
+    /// Samples several lists of rows at once.
+    fn sample_each(&self, lists: Vec<Vec<SampleRow>>) -> Result<Vec<Vec<SampledRow>>, BackendError> {
+        let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();
+        let rows: Vec<SampleRow> = lists.into_iter().flatten().collect();
         let sampled = self.backend.sample(Sample { logits: self.workspace.logits(), rows: &rows })?.wait()?;
         let mut sampled = sampled.into_iter();
-        let runs = input.runs.iter().map(|run| sampled.by_ref().take(run.rows.len()).collect()).collect();
-        Ok(StepOutput { runs })
+        Ok(lengths.into_iter().map(|len| sampled.by_ref().take(len).collect()).collect())
+    }
+}
+
+fn accept_greedy_or_all(proposal: &Proposal, rows: Vec<SampledRow>) -> Vec<SampledRow> {
+    if proposal.tokens.is_empty() { rows } else { accept_greedy(&proposal.tokens, rows) }
+}
+
+fn device_error(error: ModelError) -> BackendError {
+    match error {
+        ModelError::Backend(error) => error,
+        other => BackendError::Device(other.to_string()),
     }
 }

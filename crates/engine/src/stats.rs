@@ -19,6 +19,30 @@ pub struct FinishCounts {
     pub failed: u64,
 }
 
+/// Places of drafts that are counted apart.
+pub const MAX_PLACES: usize = 7;
+
+/// What became of drafts. Counters only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftStats {
+    /// Verifications: a sequence with at least one draft in a step.
+    pub verifications: u64,
+    /// Drafts verified at each place, the first after the last committed token.
+    pub drafted: [u64; MAX_PLACES],
+    /// Those among them that were accepted.
+    pub accepted: [u64; MAX_PLACES],
+    /// Time spent on drafting.
+    pub drafting: Duration,
+}
+
+impl DraftStats {
+    /// Mean number of tokens that a verification brought, the one after the drafts included; `None` before the first.
+    pub fn accept_length(&self) -> Option<f64> {
+        let accepted: u64 = self.accepted.iter().sum();
+        (self.verifications > 0).then(|| 1.0 + accepted as f64 / self.verifications as f64)
+    }
+}
+
 /// A snapshot, as of the beginning or the end of the last step. Counters only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineStats {
@@ -42,6 +66,8 @@ pub struct EngineStats {
     pub preemptions: u64,
     /// Requests that ended because their logits were not finite.
     pub corrupted_requests: u64,
+    /// Speculation.
+    pub drafts: DraftStats,
     /// Requests that ended.
     pub finished: FinishCounts,
     /// Time since the last finished step, while there is work to do; `None` when idle. A watchdog compares it with the

@@ -16,6 +16,7 @@ const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, freq
 pub(crate) fn step_input<'a>(
     (scheduler, cache): (&'a Scheduler, &CacheManager),
     plan: &StepPlan,
+    kept: Vec<usize>,
 ) -> Result<StepInput<'a>, String> {
     let copy = |run: &PlannedRun, snapshot: &PlannedSnapshot| {
         let slot = cache.slot_place(snapshot.slot)?;
@@ -27,6 +28,8 @@ pub(crate) fn step_input<'a>(
         Some(StepRun {
             seq: run.seq,
             tokens: sequence.tokens().get(run.tokens.clone())?,
+            history: sequence.tokens().get(..run.tokens.end)?,
+            drafts: run.drafts,
             position: run.tokens.start,
             slot: cache.slot_place(held.slot())?,
             blocks: held.blocks().iter().map(|block| cache.block_place(*block)).collect::<Option<_>>()?,
@@ -36,10 +39,10 @@ pub(crate) fn step_input<'a>(
     };
     let runs: Option<Vec<StepRun<'a>>> = plan.runs.iter().map(run).collect();
     let runs = runs.ok_or("a step was planned for a sequence, or with memory, that is not there")?;
-    Ok(StepInput { ops: plan.ops.clone(), runs })
+    Ok(StepInput { kept, ops: plan.ops.clone(), runs })
 }
 
-/// Scored positions first, then the drawn token: rising rows within the run.
+/// Scored positions first, then the drawn token, then one for each draft: rising rows within the run.
 fn rows(sequence: &Sequence, run: &PlannedRun) -> Vec<SampleRow> {
     let params = sequence.params();
     let mut rows: Vec<SampleRow> = run
@@ -56,16 +59,18 @@ fn rows(sequence: &Sequence, run: &PlannedRun) -> Vec<SampleRow> {
         })
         .collect();
     if run.draws == Draws::Token {
-        rows.push(drawn(sequence, run.tokens.len() - 1));
+        let last = run.tokens.len() - 1;
+        rows.extend((0..=run.drafts).map(|ahead| SampleRow { row: last + ahead, ..drawn(sequence, ahead) }));
     }
     rows
 }
 
-fn drawn(sequence: &Sequence, row: usize) -> SampleRow {
+/// How the token `ahead` places after the next one is drawn.
+fn drawn(sequence: &Sequence, ahead: usize) -> SampleRow {
     let params = sequence.params();
     let bias = params.split_bias();
     let mut banned = bias.banned;
-    banned.extend_from_slice(sequence.banned());
+    banned.extend_from_slice(sequence.banned(ahead));
     let mut counts: Vec<TokenCount> = sequence
         .occurrences()
         .iter()
@@ -74,14 +79,14 @@ fn drawn(sequence: &Sequence, row: usize) -> SampleRow {
     // The order of a hash map is not to be seen anywhere.
     counts.sort_unstable_by_key(|count| count.id);
     SampleRow {
-        row,
+        row: 0,
         choice: Choice::Draw {
             temperature: params.effective_temperature(),
             top_k: params.effective_top_k(),
             top_p: params.top_p,
             min_p: params.min_p,
             seed: sequence.seed(),
-            step: sequence.generated() as u64,
+            step: (sequence.generated() + ahead) as u64,
         },
         bias: bias.added,
         banned,
@@ -100,17 +105,21 @@ fn drawn(sequence: &Sequence, row: usize) -> SampleRow {
 /// # Errors
 /// A sentence where the output does not have the rows that were asked for.
 pub(crate) fn outcomes(plan: &StepPlan, output: StepOutput) -> Result<Vec<RunOutcome>, String> {
-    let asked = |run: &PlannedRun| run.scored.len() + usize::from(run.draws == Draws::Token);
-    let fits = plan.runs.len() == output.runs.len()
-        && plan.runs.iter().zip(&output.runs).all(|(run, rows)| asked(run) == rows.len());
-    if !fits {
+    let fits = |(run, (rows, drafted)): (&PlannedRun, (&Vec<SampledRow>, &usize))| {
+        let least = run.scored.len() + usize::from(run.draws == Draws::Token);
+        *drafted <= run.drafts && (least..=least + drafted).contains(&rows.len())
+    };
+    let StepOutput { runs, mut drafted, .. } = output;
+    drafted.resize(runs.len(), 0);
+    if plan.runs.len() != runs.len() || !plan.runs.iter().zip(runs.iter().zip(&drafted)).all(fits) {
         return Err("the runner returned another number of rows than it was asked for".into());
     }
-    let outcome = |(run, rows): (&PlannedRun, Vec<SampledRow>)| RunOutcome {
+    let outcome = |(run, (rows, drafted)): (&PlannedRun, (Vec<SampledRow>, usize))| RunOutcome {
         seq: run.seq,
         rows: rows.into_iter().map(row_outcome).collect(),
+        drafted,
     };
-    Ok(plan.runs.iter().zip(output.runs).map(outcome).collect())
+    Ok(plan.runs.iter().zip(runs.into_iter().zip(drafted)).map(outcome).collect())
 }
 
 fn row_outcome(row: SampledRow) -> RowOutcome {

@@ -60,7 +60,12 @@ pub struct GenerationOptions {
     pub skip_special_tokens: bool,
     /// Stored prefixes are shared only among requests of equal salts.
     pub cache_salt: Option<String>,
+    /// Most tokens to draft ahead in a step, where the server speculates; 0 turns that off.
+    pub max_draft_tokens: Option<usize>,
 }
+
+/// More than any draft proposes.
+const MAX_DRAFT_TOKENS: usize = 64;
 
 impl GenerationOptions {
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
@@ -85,6 +90,7 @@ impl GenerationOptions {
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             cache_salt: read_salt(fields)?,
+            max_draft_tokens: fields.count("max_draft_tokens", 0, MAX_DRAFT_TOKENS)?,
         })
     }
 }

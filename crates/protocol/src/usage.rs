@@ -29,6 +29,12 @@ pub struct PromptTokensDetails {
 pub struct CompletionTokensDetails {
     /// Tokens spent thinking.
     pub reasoning_tokens: usize,
+    /// Tokens that had been drafted ahead; absent where nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_prediction_tokens: Option<usize>,
+    /// Tokens that had been drafted ahead and were not what came. Unlike OpenAI's, they do not count as completion tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected_prediction_tokens: Option<usize>,
 }
 
 impl Usage {
@@ -39,7 +45,7 @@ impl Usage {
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptTokensDetails::default(),
-            completion_tokens_details: CompletionTokensDetails { reasoning_tokens },
+            completion_tokens_details: CompletionTokensDetails { reasoning_tokens, ..Default::default() },
         }
     }
 }

@@ -5,6 +5,7 @@
 //! backend.
 
 pub mod activation;
+pub mod draft;
 pub mod int_groups;
 pub mod kda;
 pub mod kda_chunk;

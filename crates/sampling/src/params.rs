@@ -42,6 +42,9 @@ pub struct SamplingParams {
     pub logprobs: Option<usize>,
     /// The same for each prompt token but the first.
     pub prompt_logprobs: Option<usize>,
+    /// Most tokens that may be drafted ahead in a step, where the engine speculates; 0 turns that off. `None`: as many as
+    /// the engine sees fit. Never changes what is generated, only how fast.
+    pub max_drafts: Option<usize>,
 }
 
 impl Default for SamplingParams {
@@ -62,6 +65,7 @@ impl Default for SamplingParams {
             ignore_eos: false,
             logprobs: None,
             prompt_logprobs: None,
+            max_drafts: None,
         }
     }
 }

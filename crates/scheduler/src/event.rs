@@ -45,6 +45,10 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens that were not computed because a stored prefix had them.
     pub cached_tokens: usize,
+    /// Tokens that were drafted and verified.
+    pub drafted_tokens: usize,
+    /// Drafts that became tokens of the output.
+    pub accepted_tokens: usize,
 }
 
 /// Something that happened to a sequence.

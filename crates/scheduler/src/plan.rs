@@ -5,7 +5,7 @@ use std::ops::Range;
 use perilune_cache::{CacheOp, SlotId};
 use perilune_sampling::TokenLogprobs;
 
-use crate::SeqId;
+use crate::{Event, SeqId};
 
 /// Whether a run ends in a new token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct PlannedRun {
     pub scored: Range<usize>,
     /// Whether a token is drawn.
     pub draws: Draws,
+    /// Most tokens that may be drafted behind the run's own, and verified with them. There is memory for them.
+    pub drafts: usize,
     /// Copies of the state to take on the way, in rising order.
     pub snapshots: Vec<PlannedSnapshot>,
 }
@@ -34,7 +36,8 @@ pub struct PlannedRun {
 /// A copy of a sequence's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedSnapshot {
-    /// Tokens of the sequence that it includes: within the run, at least one of its tokens.
+    /// Tokens of the sequence that it includes: at least one of the run. One that lies among the drafts is taken only if so
+    /// many are kept.
     pub position: usize,
     /// Slot that takes it.
     pub slot: SlotId,
@@ -60,11 +63,24 @@ pub enum RowOutcome {
     NonFinite,
 }
 
-/// What came of a run: one row per scored position, then one for the drawn token.
+/// What came of a run: one row per scored position, then one for the drawn token; where drafts were verified, one for each
+/// draft that was kept, and one for the token drawn after them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOutcome {
     /// The sequence.
     pub seq: SeqId,
     /// The rows, in the order of positions.
     pub rows: Vec<RowOutcome>,
+    /// How many drafts were verified.
+    pub drafted: usize,
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Committed {
+    /// What the sequences tell their callers.
+    pub events: Vec<Event>,
+    /// For each run of the plan, how many of its tokens, drafts included, its sequence's state is to include. For a run
+    /// whose sequence has ended in the meantime or with a fault it does not matter.
+    pub kept: Vec<usize>,
 }

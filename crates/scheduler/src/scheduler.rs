@@ -11,14 +11,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 
-use perilune_cache::{CacheManager, Match, common_prefix};
+use perilune_cache::{CacheManager, Match, SequenceCache, common_prefix};
 use perilune_tensor::TokenId;
 
 use crate::checkpoints::{CheckpointRules, Known};
 use crate::sequence::finite;
 use crate::{
-    Draws, Event, EventKind, FinishReason, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, SeqId, Sequence,
-    SequenceRequest, StepPlan,
+    Committed, Draws, Event, EventKind, FinishReason, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, SeqId,
+    Sequence, SequenceRequest, StepPlan,
 };
 
 /// Limits of a step.
@@ -34,6 +34,8 @@ pub struct SchedulerConfig {
     pub context_length: usize,
     /// Tokens that end an output.
     pub eos_ids: Vec<TokenId>,
+    /// Most tokens that are drafted for a sequence in a step; 0 without speculation.
+    pub max_drafts: usize,
     /// When states are saved.
     pub checkpoints: CheckpointRules,
 }
@@ -125,25 +127,28 @@ impl Scheduler {
         plan
     }
 
-    /// Takes in what a step computed; events in the order of its runs. What ended sequences computed is stored.
-    pub fn commit(&mut self, cache: &mut CacheManager, plan: &StepPlan, outcomes: Vec<RunOutcome>) -> Vec<Event> {
-        let mut events = Vec::new();
+    /// Takes in what a step computed; events in the order of its runs. What ended sequences computed is stored: their states
+    /// are to include what [`Committed::kept`] says before anything else is done with them.
+    pub fn commit(&mut self, cache: &mut CacheManager, plan: &StepPlan, outcomes: Vec<RunOutcome>) -> Committed {
+        let mut committed = Committed::default();
         for (run, outcome) in plan.runs.iter().zip(outcomes) {
             let Some(sequence) = self.running.get_mut(&run.seq) else {
                 run.snapshots.iter().for_each(|snapshot| cache.return_slot(snapshot.slot));
+                committed.kept.push(0);
                 continue;
             };
-            let new = settle(sequence, run, outcome.rows);
+            let new = settle(sequence, run, outcome);
+            committed.kept.push(sequence.computed - run.tokens.start);
             let end = new.last().map(|event| &event.kind);
             let corrupt = matches!(end, Some(EventKind::Corrupt));
             let ended = corrupt || matches!(end, Some(EventKind::Finished { .. }));
             store_snapshots(sequence, run, (cache, corrupt));
-            events.extend(new);
+            committed.events.extend(new);
             if let Some(mut sequence) = ended.then(|| self.running.remove(&run.seq)).flatten() {
                 if corrupt { discard(&mut sequence, cache) } else { donate(&mut sequence, cache) }
             }
         }
-        events
+        committed
     }
 
     /// Adds the next tokens of a running sequence to the plan, if budget and memory allow.
@@ -182,11 +187,14 @@ impl Scheduler {
         cache: &mut CacheManager,
         (plan, budget): (&mut StepPlan, &mut Budget),
     ) {
+        let num_running = self.running.len();
         let Some(sequence) = self.running.get_mut(&id) else { return };
+        let wanted = if is_decode(sequence) { sequence.max_drafts(self.config.max_drafts) } else { 0 };
         let Some(held) = &mut sequence.cache else { return };
         if cache.grow(held, tokens.end).is_err() {
             return;
         }
+        let drafts = grow_for_drafts(held, (tokens.end, wanted), (cache, num_running));
         let scored = sequence.to_score(tokens.end);
         budget.scored -= scored.len().min(budget.scored);
         if !is_decode(sequence) {
@@ -194,8 +202,8 @@ impl Scheduler {
         }
         let last = tokens.end == sequence.tokens().len() && sequence.generates();
         let draws = if last { Draws::Token } else { Draws::Nothing };
-        let snapshots = plan_snapshots(sequence, &tokens, cache);
-        plan.runs.push(PlannedRun { seq: id, tokens, scored, draws, snapshots });
+        let snapshots = plan_snapshots(sequence, &(tokens.start..tokens.end + drafts), cache);
+        plan.runs.push(PlannedRun { seq: id, tokens, scored, draws, drafts, snapshots });
     }
 
     fn preempt(&mut self, id: SeqId, cache: &mut CacheManager, plan: &mut StepPlan) {
@@ -269,6 +277,20 @@ impl Scheduler {
     }
 }
 
+/// Gives a sequence of `tokens` tokens memory for up to `wanted` more; how many there is memory for. Nobody is to give way
+/// for what may be refused: a block is taken for drafts only while everybody who runs can have one.
+fn grow_for_drafts(
+    held: &mut SequenceCache,
+    (tokens, wanted): (usize, usize),
+    (cache, num_running): (&mut CacheManager, usize),
+) -> usize {
+    let room = held.blocks().len() * cache.block_size() - tokens;
+    if wanted > room && cache.available_blocks() > num_running && cache.grow(held, tokens + wanted).is_ok() {
+        return wanted;
+    }
+    wanted.min(room)
+}
+
 /// Lends slots for the states that are to be saved while `tokens` are computed.
 fn plan_snapshots(sequence: &mut Sequence, tokens: &Range<usize>, cache: &mut CacheManager) -> Vec<PlannedSnapshot> {
     let mut snapshots = Vec::new();
@@ -281,10 +303,13 @@ fn plan_snapshots(sequence: &mut Sequence, tokens: &Range<usize>, cache: &mut Ca
     snapshots
 }
 
-/// Stores the states that a run saved, if they are to be trusted.
+/// Stores the states that a run saved, if they are to be trusted. Those among drafts that were not kept do not exist.
 fn store_snapshots(sequence: &mut Sequence, run: &PlannedRun, (cache, corrupt): (&mut CacheManager, bool)) {
     for snapshot in &run.snapshots {
         let key = sequence.key().clone();
+        if snapshot.position > sequence.computed {
+            sequence.saved = sequence.saved.min(run.tokens.start);
+        }
         match sequence.split_for_store(snapshot.position) {
             Some((held, tokens)) if !corrupt => cache.store(held, &key, tokens, snapshot.slot),
             _ => cache.return_slot(snapshot.slot),
@@ -344,9 +369,9 @@ fn chunk(sequence: &Sequence, budget: &Budget) -> Range<usize> {
 }
 
 /// The events of one run.
-fn settle(sequence: &mut Sequence, run: &PlannedRun, rows: Vec<RowOutcome>) -> Vec<Event> {
+fn settle(sequence: &mut Sequence, run: &PlannedRun, outcome: RunOutcome) -> Vec<Event> {
     sequence.computed = run.tokens.end;
-    let mut rows = rows.into_iter();
+    let mut rows = outcome.rows.into_iter();
     for row in rows.by_ref().take(run.scored.len()) {
         match finite(row) {
             Some(row) => sequence.score(row),
@@ -354,13 +379,32 @@ fn settle(sequence: &mut Sequence, run: &PlannedRun, rows: Vec<RowOutcome>) -> V
         }
     }
     let mut events: Vec<Event> = sequence.take_prompt_logprobs().into_iter().collect();
-    match (run.draws, rows.next()) {
-        (Draws::Token, Some(row)) => match finite(row) {
-            Some(row) => events.extend(sequence.push(row)),
+    if run.draws == Draws::Token {
+        sequence.note_drafted(outcome.drafted);
+        events.extend(push_all(sequence, rows));
+    } else if sequence.remaining() == 0 && !sequence.generates() {
+        events.push(sequence.finish(FinishReason::Length));
+    }
+    events
+}
+
+/// Takes in drawn tokens up to the one that ends the sequence: nothing after it exists. All but the last one were drafts
+/// that were kept, so they have been computed.
+fn push_all(sequence: &mut Sequence, rows: impl Iterator<Item = RowOutcome>) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (i, row) in rows.enumerate() {
+        match finite(row) {
+            Some(row) => {
+                if i > 0 {
+                    sequence.note_accepted();
+                }
+                events.extend(sequence.push(row));
+            }
             None => events.push(sequence.event(EventKind::Corrupt)),
-        },
-        _ if sequence.remaining() == 0 && !sequence.generates() => events.push(sequence.finish(FinishReason::Length)),
-        _ => {}
+        }
+        if events.last().is_some_and(|event| matches!(event.kind, EventKind::Corrupt | EventKind::Finished { .. })) {
+            break;
+        }
     }
     events
 }

@@ -62,6 +62,8 @@ pub struct Sequence {
     pub(crate) planned: PlannedPositions,
     /// Prompt tokens that it did not have to compute, as of its first start.
     pub(crate) cached_tokens: Option<usize>,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
 }
 
 impl Sequence {
@@ -92,6 +94,8 @@ impl Sequence {
             saved: 0,
             planned: PlannedPositions::default(),
             cached_tokens: None,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
         }
     }
 
@@ -125,9 +129,26 @@ impl Sequence {
         self.seed
     }
 
-    /// Stop tokens that must not come now.
-    pub fn banned(&self) -> &[TokenId] {
-        self.rules.banned(self.generated())
+    /// Stop tokens that must not come `ahead` tokens after the next one.
+    pub fn banned(&self, ahead: usize) -> &[TokenId] {
+        self.rules.banned(self.generated() + ahead)
+    }
+
+    /// Most drafts that make sense for it now, of `most`: one more token is drawn after them.
+    pub(crate) fn max_drafts(&self, most: usize) -> usize {
+        let left = self.rules.max_tokens().saturating_sub(self.generated() + 1);
+        most.min(left).min(self.params.max_drafts.unwrap_or(most))
+    }
+
+    /// So many drafts were verified for it.
+    pub(crate) fn note_drafted(&mut self, drafts: usize) {
+        self.drafted_tokens += drafts;
+    }
+
+    /// A draft was kept, and with it what was computed for it.
+    pub(crate) fn note_accepted(&mut self) {
+        self.computed += 1;
+        self.accepted_tokens += 1;
     }
 
     /// Occurrences of its tokens; empty where no penalty is on.
@@ -233,6 +254,8 @@ impl Sequence {
             prompt_tokens: self.prompt_len,
             completion_tokens: self.generated(),
             cached_tokens: self.cached_tokens.unwrap_or(0).min(self.prompt_len),
+            drafted_tokens: self.drafted_tokens,
+            accepted_tokens: self.accepted_tokens,
         };
         self.event(EventKind::Finished { reason, usage })
     }

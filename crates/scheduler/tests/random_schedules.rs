@@ -6,7 +6,7 @@ mod toy_model;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use perilune_cache::{ArenaShape, CacheConfig, CacheKey, CacheManager, CacheStats, Prefixes};
+use perilune_cache::{ArenaShape, CacheConfig, CacheKey, CacheManager, CacheStats, Place, Prefixes};
 use perilune_sampling::{SamplingParams, TokenLogprobs};
 use perilune_scheduler::{
     CheckpointRules, Draws, EventKind, FinishReason, RowOutcome, RunOutcome, Scheduler, SchedulerConfig, SeqId,
@@ -15,7 +15,7 @@ use perilune_scheduler::{
 use perilune_tensor::TokenId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
-use toy_model::{EOS, ToyModel, ToyRun, VOCAB, digest, draw, logprobs, oracle, prompt_logprobs};
+use toy_model::{EOS, ToyModel, ToyRun, VOCAB, digest, draw, logprobs, mix, oracle, prompt_logprobs};
 
 /// One request of a schedule.
 #[derive(Debug, Clone)]
@@ -69,21 +69,31 @@ fn config(
 ) -> SchedulerConfig {
     let checkpoints = CheckpointRules { interval: 0, least_gap: 1 };
     let eos_ids = vec![EOS];
-    SchedulerConfig { max_running, chunked_prefill_size, max_prompt_logit_rows, context_length, eos_ids, checkpoints }
+    SchedulerConfig {
+        max_running,
+        chunked_prefill_size,
+        max_prompt_logit_rows,
+        context_length,
+        eos_ids,
+        max_drafts: 0,
+        checkpoints,
+    }
 }
 
 fn schedule() -> impl Strategy<Value = Schedule> {
     let limits = (1usize..6, 1usize..24, 1usize..8);
     let sizes = (1usize..6, 0usize..120, (1usize..4, 1usize..20), prop_oneof![Just(0usize), 1usize..200]);
-    let rules = (prop_oneof![Just(0usize), 3usize..20], 1usize..8, prop::bool::weighted(0.9));
+    let drafts = prop_oneof![Just(0usize), 1usize..8];
+    let rules = (prop_oneof![Just(0usize), 3usize..20], 1usize..8, prop::bool::weighted(0.9), drafts);
     let requests = prop::collection::vec(request(), 1..14);
-    (requests, limits, sizes, rules).prop_map(|(requests, limits, sizes, (interval, least_gap, keep))| {
+    (requests, limits, sizes, rules).prop_map(|(requests, limits, sizes, (interval, least_gap, keep, max_drafts))| {
         let (max_running, chunked_prefill_size, max_prompt_logit_rows) = limits;
         let longest = requests.iter().map(|r| r.prompt.len() + r.params.max_tokens.unwrap_or(0)).max().unwrap_or(1);
         let (block_size, spare, (block_len, slot_len), host_len) = sizes;
         // Just enough for the longest request, and a little more: so that memory runs out all the time.
         let len = longest.div_ceil(block_size) * block_len + slot_len + spare;
         let mut config = config((max_running, chunked_prefill_size, max_prompt_logit_rows), longest);
+        config.max_drafts = max_drafts;
         config.checkpoints = CheckpointRules { interval, least_gap };
         let arena = ArenaShape { len, block_len, slot_len };
         let prefixes = if keep { Prefixes::Keep } else { Prefixes::Forget };
@@ -112,6 +122,18 @@ struct World {
     started: BTreeSet<SeqId>,
     /// Tokens that sequences had when they started.
     reused: usize,
+    /// Verifications of the last step, by the place of their run, and how much of each run was kept.
+    verified: Vec<(usize, Verified)>,
+    kept: Vec<usize>,
+    drafted: usize,
+    accepted: usize,
+}
+
+struct Verified {
+    tokens: Vec<TokenId>,
+    position: usize,
+    slot: Place,
+    snapshots: Vec<(usize, Place)>,
 }
 
 impl World {
@@ -126,6 +148,10 @@ impl World {
             preemptions: 0,
             started: BTreeSet::new(),
             reused: 0,
+            verified: Vec::new(),
+            kept: Vec::new(),
+            drafted: 0,
+            accepted: 0,
             schedule,
         }
     }
@@ -167,6 +193,7 @@ impl World {
     }
 
     fn perform_rest(&mut self) {
+        self.fold();
         self.cache.take_ops().into_iter().for_each(|op| self.model.perform(op));
     }
 
@@ -194,15 +221,77 @@ impl World {
         let plan = self.scheduler.plan(&mut self.cache);
         self.check_plan(&plan, &ready);
         self.preemptions += plan.preempted.len();
+        // A plan without runs has no operations either: both wait for the next one.
+        if !plan.runs.is_empty() {
+            self.fold();
+        }
         plan.ops.iter().for_each(|op| self.model.perform(*op));
         let outcomes = (0..plan.runs.len()).map(|i| self.compute(&plan, i)).collect();
-        for event in self.scheduler.commit(&mut self.cache, &plan, outcomes) {
+        let committed = self.scheduler.commit(&mut self.cache, &plan, outcomes);
+        for (run, kept) in plan.runs.iter().zip(&committed.kept) {
+            self.computed.insert(run.seq, run.tokens.start + kept);
+        }
+        if !plan.runs.is_empty() {
+            self.kept = committed.kept;
+        }
+        for event in committed.events {
             self.see(event.seq, event.kind);
         }
         self.check_numbers();
     }
 
+    fn fold(&mut self) {
+        for (run, verified) in std::mem::take(&mut self.verified) {
+            let Verified { tokens, position, slot, snapshots } = &verified;
+            let run_of = ToyRun { tokens, position: *position, slot: *slot, blocks: &[], snapshots };
+            self.model.keep(&run_of, self.kept[run]);
+        }
+    }
+
+    /// Some drafts, right up to some place, and what stands of them.
+    fn verify(&mut self, plan: &StepPlan, i: usize, (drafted, right): (usize, usize)) -> RunOutcome {
+        let run = &plan.runs[i];
+        let seq = self.scheduler.running(run.seq).expect("planned");
+        let held = seq.cache().expect("it runs");
+        let place = |slot| self.cache.slot_place(slot).expect("held");
+        let blocks: Vec<_> = held.blocks().iter().map(|b| self.cache.block_place(*b).expect("held")).collect();
+        let mut history = seq.tokens().to_vec();
+        for ahead in 0..drafted {
+            let next = draw(digest(&history), (seq.seed(), seq.generated() + ahead), seq.banned(ahead));
+            history.push(if ahead < right { next } else { TokenId((next.0 + 1) % VOCAB) });
+        }
+        let verified = Verified {
+            tokens: history[run.tokens.start..].to_vec(),
+            position: run.tokens.start,
+            slot: place(held.slot()),
+            snapshots: run.snapshots.iter().map(|s| (s.position, place(s.slot))).collect(),
+        };
+        let Verified { tokens, position, slot, .. } = &verified;
+        let run_of = ToyRun { tokens, position: *position, slot: *slot, blocks: &blocks, snapshots: &[] };
+        let digests = self.model.verify(&run_of);
+        let mut rows = Vec::new();
+        for (ahead, after) in digests.into_iter().enumerate() {
+            let id = draw(after, (seq.seed(), seq.generated() + ahead), seq.banned(ahead));
+            rows.push(RowOutcome::Token(logprobs(after, id)));
+            if tokens.get(ahead + 1) != Some(&id) {
+                break;
+            }
+        }
+        self.verified.push((i, verified));
+        RunOutcome { seq: run.seq, rows, drafted }
+    }
+
     fn compute(&mut self, plan: &StepPlan, i: usize) -> RunOutcome {
+        let run = &plan.runs[i];
+        let seq = self.scheduler.running(run.seq).expect("planned");
+        let luck = mix(seq.seed() ^ seq.generated() as u64) as usize;
+        match luck % (run.drafts + 1) {
+            0 => self.advance(plan, i),
+            drafted => self.verify(plan, i, (drafted, luck / 64 % (drafted + 1))),
+        }
+    }
+
+    fn advance(&mut self, plan: &StepPlan, i: usize) -> RunOutcome {
         let run = &plan.runs[i];
         let seq = self.scheduler.running(run.seq).expect("planned");
         let held = seq.cache().expect("it runs");
@@ -221,10 +310,10 @@ impl World {
         let mut rows: Vec<_> = scores.map(RowOutcome::Token).collect();
         if run.draws == Draws::Token {
             let after = *digests.last().expect("at least one token");
-            let id = draw(after, (seq.seed(), seq.generated()), seq.banned());
+            let id = draw(after, (seq.seed(), seq.generated()), seq.banned(0));
             rows.push(RowOutcome::Token(logprobs(after, id)));
         }
-        RunOutcome { seq: run.seq, rows }
+        RunOutcome { seq: run.seq, rows, drafted: 0 }
     }
 
     /// Running sequences that need one step per token now.
@@ -290,6 +379,9 @@ impl World {
             }
             EventKind::Finished { reason, usage } => {
                 assert_eq!(usage.completion_tokens, seen.tokens.len());
+                assert!(usage.accepted_tokens <= usage.drafted_tokens.min(usage.completion_tokens));
+                self.drafted += usage.drafted_tokens;
+                self.accepted += usage.accepted_tokens;
                 seen.finish = Some(reason);
             }
             EventKind::Corrupt => panic!("nothing corrupt here"),
@@ -320,19 +412,22 @@ fn every_request_gets_what_it_would_get_alone() {
     let cases = std::env::var("PERILUNE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000);
     let seed = RngSeed::Fixed(3);
     let config = ProptestConfig { cases, failure_persistence: None, rng_seed: seed, ..ProptestConfig::default() };
-    let (stats, totals) = (RefCell::new(Vec::new()), RefCell::new((0, 0)));
+    let (stats, totals) = (RefCell::new(Vec::new()), RefCell::new((0, 0, 0, 0)));
     let outcome = TestRunner::new(config).run(&schedule(), |schedule| {
         let mut world = World::new(schedule);
         world.run();
         stats.borrow_mut().push(world.cache.stats());
         totals.borrow_mut().0 += world.preemptions;
         totals.borrow_mut().1 += world.reused;
+        totals.borrow_mut().2 += world.drafted;
+        totals.borrow_mut().3 += world.accepted;
         Ok(())
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
     // Nothing of what may go wrong was left out.
     let sum = |f: fn(&CacheStats) -> u64| stats.borrow().iter().map(f).sum::<u64>();
-    let (preemptions, reused) = totals.into_inner();
+    let (preemptions, reused, drafted, accepted) = totals.into_inner();
+    assert!(accepted > 1000 && drafted > accepted + 1000, "{accepted} of {drafted} drafts");
     assert!(preemptions > 100 && reused > 1000, "{preemptions} preemptions, {reused} tokens reused");
     for (what, count) in [
         ("restores", sum(|s| s.restores)),
@@ -384,10 +479,10 @@ fn a_corrupt_sequence_ends_alone() {
     world.add(SeqId(1), 1);
     let plan = world.scheduler.plan(&mut world.cache);
     let outcomes = vec![
-        RunOutcome { seq: SeqId(0), rows: vec![RowOutcome::Token(logprobs(0, TokenId(3)))] },
-        RunOutcome { seq: SeqId(1), rows: vec![RowOutcome::NonFinite] },
+        RunOutcome { seq: SeqId(0), rows: vec![RowOutcome::Token(logprobs(0, TokenId(3)))], drafted: 0 },
+        RunOutcome { seq: SeqId(1), rows: vec![RowOutcome::NonFinite], drafted: 0 },
     ];
-    let events = world.scheduler.commit(&mut world.cache, &plan, outcomes);
+    let events = world.scheduler.commit(&mut world.cache, &plan, outcomes).events;
     let kinds: Vec<_> = events.iter().map(|event| (event.seq, &event.kind)).collect();
     assert!(matches!(kinds[..], [(SeqId(0), EventKind::Token { .. }), (SeqId(1), EventKind::Corrupt)]), "{kinds:?}");
     assert!(world.scheduler.running(SeqId(0)).is_some() && world.scheduler.running(SeqId(1)).is_none());

@@ -5,16 +5,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use perilune_config::ModelConfig;
+use perilune_config::{DraftConfig, ModelConfig};
 use perilune_tensor::{DType, HostTensor, QuantFormat, Shape, TensorSpec};
 
 use crate::quantize::quantize;
-use crate::{Expected, Quantize, WeightSource, WeightsError, expected_tensors};
+use crate::{Expected, Quantize, WeightSource, WeightsError, expected_draft_tensors, expected_tensors};
 
 /// Prefix of every text tensor in checkpoints that also hold a vision tower.
 const PREFIX: &str = "language_model.";
 /// Parts of a checkpoint that a text model leaves alone.
-const IGNORED: [&str; 2] = ["vision_tower.", "mm_projector."];
+const IGNORED: &[&str] = &["vision_tower.", "mm_projector."];
+/// Parts that a draft leaves alone: copies of what it shares with its target, tables, and a head that is switched off.
+const IGNORED_IN_DRAFTS: &[&str] = &["embed_tokens.", "lm_head.", "rotary_emb.", "confidence_head."];
 
 /// A weight matrix in host memory, in the format it is stored in.
 #[derive(Debug, Clone)]
@@ -59,12 +61,28 @@ impl<'a> Checkpoint<'a> {
     /// `Missing`, `Mismatch`, `Unexpected`, each naming the tensor.
     pub fn open(source: &'a dyn WeightSource, config: &ModelConfig) -> Result<Self, WeightsError> {
         let prefix = if source.contains(&format!("{PREFIX}model.embed_tokens.weight")) { PREFIX } else { "" };
+        Self::find(source, expected_tensors(config), (prefix, IGNORED))
+    }
+
+    /// Finds every tensor of the draft that `config` describes.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_draft(source: &'a dyn WeightSource, config: &DraftConfig) -> Result<Self, WeightsError> {
+        Self::find(source, expected_draft_tensors(config), ("", IGNORED_IN_DRAFTS))
+    }
+
+    fn find(
+        source: &'a dyn WeightSource,
+        wanted: Vec<Expected>,
+        (prefix, ignored): (&str, &[&str]),
+    ) -> Result<Self, WeightsError> {
         let mut this = Checkpoint { source, stored: HashMap::new(), ignored: Vec::new(), bytes: 0, quantize: None };
-        for expected in expected_tensors(config) {
+        for expected in wanted {
             let stored = this.resolve(&expected, prefix)?;
             this.stored.insert(expected.name, stored);
         }
-        this.sort_out_extras(prefix)?;
+        this.sort_out_extras(prefix, ignored)?;
         Ok(this)
     }
 
@@ -221,7 +239,7 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    fn sort_out_extras(&mut self, prefix: &str) -> Result<(), WeightsError> {
+    fn sort_out_extras(&mut self, prefix: &str, ignored: &[&str]) -> Result<(), WeightsError> {
         let mut used: HashSet<&str> = HashSet::new();
         for stored in self.stored.values() {
             match stored {
@@ -234,7 +252,7 @@ impl<'a> Checkpoint<'a> {
         for name in extras {
             let bare = name.strip_prefix(prefix).unwrap_or(name);
             let bare = bare.strip_prefix("model.").unwrap_or(bare);
-            if !IGNORED.iter().any(|part| bare.starts_with(part)) {
+            if !ignored.iter().any(|part| bare.starts_with(part)) {
                 let found = self.source.describe(name).unwrap_or_default();
                 return Err(WeightsError::Unexpected { name: name.into(), found });
             }

@@ -5,6 +5,7 @@
 //! computes with them.
 
 mod checkpoint;
+mod draft_schema;
 mod error;
 mod finite;
 mod index;
@@ -17,11 +18,12 @@ mod source;
 mod writer;
 
 pub use checkpoint::{Checkpoint, HostWeight};
+pub use draft_schema::{DraftNames, expected_draft_tensors};
 pub use error::WeightsError;
 pub use finite::check_finite;
 pub use progress::{Progress, Stage};
 pub use quantize::Quantize;
-pub use random::{RandomOptions, StoredExperts, write_random_checkpoint};
+pub use random::{RandomOptions, StoredExperts, write_random_checkpoint, write_random_draft};
 pub use safetensors_dir::SafetensorsDir;
 pub use schema::{Expected, Layout, expected_tensors};
 pub use source::{MemorySource, WeightSource};

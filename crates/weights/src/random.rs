@@ -5,10 +5,12 @@
 
 use std::path::Path;
 
-use perilune_config::ModelConfig;
+use perilune_config::{DraftConfig, ModelConfig};
 use perilune_tensor::{DType, Shape, TensorSpec};
 
-use crate::{Expected, Layout, Sharding, TensorToWrite, WeightsError, expected_tensors, write_tensors};
+use crate::{
+    Expected, Layout, Sharding, TensorToWrite, WeightsError, expected_draft_tensors, expected_tensors, write_tensors,
+};
 
 /// How routed experts are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,16 @@ pub fn write_random_checkpoint(
     dir: &Path,
 ) -> Result<(), WeightsError> {
     let tensors = expected_tensors(config).iter().flat_map(|expected| random_tensors(expected, options)).collect();
+    write_tensors(tensors, options.sharding, dir)
+}
+
+/// Writes the tensors of a random draft into an existing directory. `config.json` is the caller's to put beside them.
+///
+/// # Errors
+/// `Io`.
+pub fn write_random_draft(config: &DraftConfig, options: RandomOptions<'_>, dir: &Path) -> Result<(), WeightsError> {
+    let expected = expected_draft_tensors(config);
+    let tensors = expected.iter().flat_map(|expected| random_tensors(expected, options)).collect();
     write_tensors(tensors, options.sharding, dir)
 }
 
@@ -114,7 +126,8 @@ fn value_range(expected: &Expected) -> Range {
     let even = |deviation: f32| Range { centre: 0.0, spread: deviation * 3f32.sqrt() };
     let name = expected.name.as_str();
     match expected.layout {
-        _ if name.ends_with("embed_tokens.weight") => even(1.0),
+        _ if name.ends_with("embed_tokens.weight") || name.ends_with("markov_w1.weight") => even(1.0),
+        _ if name.ends_with(".bias") => Range { centre: 0.0, spread: 0.5 },
         _ if name.ends_with("e_score_correction_bias") => Range { centre: 0.0, spread: 0.02 },
         _ if name.ends_with("dt_bias") => Range { centre: -2.0, spread: 2.0 },
         Layout::Matrix { cols, .. } | Layout::ExpertMatrix { cols, .. } => even((cols as f32).powf(-0.5)),

@@ -50,6 +50,9 @@ impl StepRunner for Script {
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
         let run = |rows: &[SampleRow]| rows.iter().map(|row| self.row(row)).collect::<Result<Vec<_>, _>>();
-        Ok(StepOutput { runs: input.runs.iter().map(|r| run(&r.rows)).collect::<Result<_, _>>()? })
+        Ok(StepOutput {
+            runs: input.runs.iter().map(|r| run(&r.rows)).collect::<Result<_, _>>()?,
+            ..StepOutput::default()
+        })
     }
 }

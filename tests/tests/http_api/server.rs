@@ -162,6 +162,7 @@ fn engine_config() -> EngineConfig {
         max_queued_requests: 64,
         chunked_prefill_size: 4096,
         max_prompt_logit_rows: 64,
+        max_drafts: 0,
         context_length: 16_384,
         cache: room(64, (4096, 16)),
         checkpoints: CheckpointRules { interval: 0, least_gap: 64 },

@@ -21,9 +21,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sampling", &["tensor"]),
     ("scheduler", &["cache", "sampling", "tensor"]),
     ("model", &["backend", "config", "tensor", "weights"]),
+    ("speculate", &["backend", "config", "model", "tensor", "weights"]),
     ("tokenizer", &["config", "tensor"]),
     ("protocol", &[]),
-    ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "tensor"]),
+    ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "speculate", "tensor"]),
     // Trains drafts; only the server's feature `train` builds it.
     ("train", &["backend", "config", "engine", "model", "sampling", "tensor", "tokenizer", "weights"]),
     ("cpu", &["backend", "tensor"]),

@@ -237,7 +237,8 @@ fn latent(keys: &Keys<'_>) -> Result<Option<LatentMoe>, ConfigError> {
     Ok(keys.optional_extent(&["routed_expert_hidden_size"])?.map(|width| LatentMoe { width, norm }))
 }
 
-fn activation(keys: &Keys<'_>) -> Result<FfnActivation, ConfigError> {
+/// The activation of feed-forward networks and its caps.
+pub(crate) fn activation(keys: &Keys<'_>) -> Result<FfnActivation, ConfigError> {
     let found = keys.require(&["hidden_act"])?;
     match found.value.as_str() {
         Some("silu") => Ok(FfnActivation::Silu),

@@ -15,7 +15,7 @@ pub(crate) const VOCAB: u32 = 29;
 /// The end token.
 pub(crate) const EOS: TokenId = TokenId(0);
 
-fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 31)).wrapping_mul(0x7FB5_D329_728E_A185);
     z = (z ^ (z >> 27)).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
     z ^ (z >> 33)
@@ -117,6 +117,27 @@ impl ToyModel {
             }
         }
         digests
+    }
+}
+
+impl ToyModel {
+    /// The digests that [`ToyModel::run`] would give, without its effect on the state.
+    pub(crate) fn verify(&mut self, run: &ToyRun<'_>) -> Vec<u64> {
+        let before = self.slots[run.slot as usize];
+        let digests = self.run(&ToyRun { snapshots: &[], ..*run });
+        self.slots[run.slot as usize] = before;
+        digests
+    }
+
+    /// The state takes in the first tokens of a verified run; no block is touched.
+    pub(crate) fn keep(&mut self, run: &ToyRun<'_>, kept: usize) {
+        for (i, token) in run.tokens[..kept].iter().enumerate() {
+            let state = mix(self.slots[run.slot as usize] ^ u64::from(token.0 + 1));
+            self.slots[run.slot as usize] = state;
+            for (_, slot) in run.snapshots.iter().filter(|(position, _)| *position == run.position + i + 1) {
+                self.slots[*slot as usize] = state;
+            }
+        }
     }
 }
 

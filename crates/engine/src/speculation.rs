@@ -1,0 +1,210 @@
+//! Drafts of a step, and which of them stand.
+
+use std::time::{Duration, Instant};
+
+use perilune_backend::{Backend, BackendError, Choice, RandomStream, RowDistribution, SampleRow, SampledRow, uniform};
+use perilune_backend::{TokenCount, TopLogprob, uniform_of};
+use perilune_model::{Caches, ForwardBatch, Kimi, MAX_DECODE_ROWS, Workspace};
+use perilune_scheduler::SeqId;
+use perilune_speculate::{
+    Block, Costs, Draft, DraftLengths, DraftRequest, LengthPolicy, Load, Proposal, Survival, TappedStep, accept_block,
+    pick,
+};
+use perilune_tensor::TokenId;
+
+use crate::{StepInput, StepRun};
+
+/// A draft at work: proposes, and learns how much of it pays.
+pub struct Speculation<B: Backend> {
+    draft: Box<dyn Draft<B>>,
+    policy: LengthPolicy<SeqId>,
+}
+
+impl<B: Backend> std::fmt::Debug for Speculation<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Speculation").field("max_drafts", &self.draft.max_drafts()).finish_non_exhaustive()
+    }
+}
+
+/// Proposals of a step, one per run of the input; empty where nothing is drafted.
+pub(crate) struct Drafts {
+    pub(crate) proposals: Vec<Proposal>,
+    pub(crate) drafting: Duration,
+    load: Load,
+}
+
+impl<B: Backend> Speculation<B> {
+    /// Uses a draft with lengths chosen one way or the other.
+    pub fn new(draft: Box<dyn Draft<B>>, lengths: DraftLengths) -> Self {
+        let policy = LengthPolicy::new(draft.max_drafts(), lengths);
+        Speculation { draft, policy }
+    }
+
+    /// The draft.
+    pub fn draft(&self) -> &dyn Draft<B> {
+        self.draft.as_ref()
+    }
+
+    /// Drafts for the runs that may have them, as far as that pays.
+    pub(crate) fn propose(
+        &mut self,
+        target: (&B, &Kimi<B>),
+        input: &StepInput<'_>,
+        caches: &mut Caches<B>,
+    ) -> Result<Drafts, BackendError> {
+        let load = load(input);
+        let mut proposals = vec![Proposal::default(); input.runs.len()];
+        let may: Vec<usize> = (0..input.runs.len()).filter(|i| input.runs[*i].drafts > 0).collect();
+        if may.is_empty() {
+            return Ok(Drafts { proposals, drafting: Duration::ZERO, load });
+        }
+        let wanted: Vec<(SeqId, usize)> = may.iter().map(|i| (input.runs[*i].seq, input.runs[*i].drafts)).collect();
+        let asked = self.policy.ask(&wanted, load);
+        let started = Instant::now();
+        let chosen: Vec<(usize, usize)> = may.into_iter().zip(asked).filter(|(_, n)| *n > 0).collect();
+        if chosen.is_empty() {
+            return Ok(Drafts { proposals, drafting: Duration::ZERO, load });
+        }
+        let requests: Vec<DraftRequest<'_>> = chosen.iter().map(|(i, n)| request(&input.runs[*i], *n)).collect();
+        let drafted = self.draft.propose(target, &requests, caches)?;
+        let drafting = started.elapsed();
+        let survivals: Vec<Survival> =
+            chosen.iter().zip(&drafted).map(|((i, _), proposal)| self.survival(input.runs[*i].seq, proposal)).collect();
+        let lengths = self.policy.trim(&survivals, load);
+        for (((i, most), mut proposal), length) in chosen.into_iter().zip(drafted).zip(lengths) {
+            proposal.tokens.truncate(length.min(most));
+            proposals[i] = proposal;
+        }
+        Ok(Drafts { proposals, drafting, load })
+    }
+
+    /// What the draft itself believes counts; without that, what became of the sequence's drafts so far.
+    fn survival(&self, seq: SeqId, proposal: &Proposal) -> Survival {
+        if proposal.confidence.len() < proposal.tokens.len() {
+            return self.policy.survival(seq, proposal.tokens.len());
+        }
+        let chances = proposal.confidence.iter().take(proposal.tokens.len());
+        let product = chances.scan(1.0, |all, chance| {
+            *all *= f64::from(*chance);
+            Some(*all)
+        });
+        Survival(product.collect())
+    }
+
+    /// After the target's step.
+    pub(crate) fn observe(
+        &mut self,
+        backend: &B,
+        (batch, workspace): (&ForwardBatch<B>, &Workspace<B>),
+        caches: &mut Caches<B>,
+    ) -> Result<(), BackendError> {
+        if self.draft.taps().is_none() {
+            return Ok(());
+        }
+        self.draft.observe(backend, TappedStep { batch, taps: workspace.taps(), caches })
+    }
+
+    /// Learns from the outcome of a step.
+    pub(crate) fn learn(
+        &mut self,
+        input: &StepInput<'_>,
+        drafts: &Drafts,
+        (rows, target): (&[Vec<SampledRow>], Duration),
+    ) {
+        let mut verified = 0;
+        for ((run, proposal), rows) in input.runs.iter().zip(&drafts.proposals).zip(rows) {
+            let drafted = proposal.tokens.len();
+            if drafted > 0 {
+                verified += drafted;
+                self.policy.note(run.seq, drafted, rows.len().saturating_sub(1));
+            }
+        }
+        if drafts.load.sequences > 0 {
+            let costs = Costs { load: drafts.load, drafts: verified, drafting: drafts.drafting, target };
+            self.policy.note_step(costs);
+        }
+    }
+}
+
+fn load(input: &StepInput<'_>) -> Load {
+    let may = || input.runs.iter().filter(|run| run.drafts > 0);
+    Load {
+        sequences: may().count(),
+        rows: input.runs.iter().map(|run| run.tokens.len()).sum(),
+        context: may().map(|run| run.position).sum(),
+    }
+}
+
+fn request<'a>(run: &'a StepRun<'_>, max_drafts: usize) -> DraftRequest<'a> {
+    let max_drafts = max_drafts.min(MAX_DECODE_ROWS - run.tokens.len().min(MAX_DECODE_ROWS));
+    DraftRequest { history: run.history, blocks: &run.blocks, max_drafts, rows: &run.rows }
+}
+
+/// The rows of a run with drafts as the target draws them if all drafts before are kept.
+pub(crate) fn rows_with_drafts(rows: &[SampleRow], drafts: &[TokenId]) -> Vec<SampleRow> {
+    let with = |(i, row): (usize, &SampleRow)| {
+        let mut row = row.clone();
+        if !row.counts.is_empty() {
+            drafts[..i].iter().for_each(|id| count(&mut row.counts, *id));
+        }
+        row
+    };
+    rows.iter().take(drafts.len() + 1).enumerate().map(with).collect()
+}
+
+/// One more occurrence in the output.
+fn count(counts: &mut Vec<TokenCount>, id: TokenId) {
+    match counts.binary_search_by_key(&id, |count| count.id) {
+        Ok(place) => counts[place].in_output += 1,
+        Err(place) => counts.insert(place, TokenCount { id, in_prompt: 0, in_output: 1 }),
+    }
+}
+
+/// Of a greedy choice at each row, those that stand: the choices up to the first that is not the draft.
+pub(crate) fn accept_greedy(drafts: &[TokenId], mut choices: Vec<SampledRow>) -> Vec<SampledRow> {
+    let agrees = |(draft, choice): (&TokenId, &SampledRow)| matches!(choice, SampledRow::Token { chosen, .. } if chosen.id == *draft);
+    let kept = drafts.iter().zip(&choices).take_while(|pair| agrees(*pair)).count();
+    choices.truncate(kept + 1);
+    choices
+}
+
+/// The tokens that stand where they are drawn by chance; the last one is not a draft. `None` where not even the first
+/// distribution is finite.
+pub(crate) fn accept_drawn(
+    proposal: &Proposal,
+    rows: &[SampleRow],
+    laws: Vec<RowDistribution>,
+) -> Result<Option<Vec<TokenId>>, BackendError> {
+    let finite = |law| if let RowDistribution::Probabilities(p) = law { Some(p) } else { None };
+    let target: Vec<Vec<f32>> = laws.into_iter().map_while(finite).collect();
+    let Some(most) = target.len().checked_sub(1) else { return Ok(None) };
+    let drafts = &proposal.tokens[..most.min(proposal.tokens.len())];
+    let Some(Choice::Draw { seed, step, .. }) = rows.first().map(|row| row.choice) else {
+        return Err(fault("rows", "no draw"));
+    };
+    let block = Block { drafts, proposed: proposal.probabilities.as_deref(), target: &target[..=drafts.len()] };
+    let coin = |i: usize| uniform_of(RandomStream::Coin, seed, step, i as u64);
+    let accepted = accept_block(block, coin).ok_or_else(|| fault("proposal", "distributions of another number"))?;
+    // The random number of this token's own place: a plain draw would have used it.
+    let last = pick(&accepted.next, uniform(seed, step + accepted.kept as u64));
+    let last = last.ok_or_else(|| fault("distribution", "all zero"))?;
+    let mut tokens = drafts[..accepted.kept].to_vec();
+    tokens.push(TokenId(u32::try_from(last).unwrap_or(u32::MAX)));
+    Ok(Some(tokens))
+}
+
+/// Tokens that nobody asked the log-probabilities of.
+pub(crate) fn unscored(tokens: Vec<TokenId>) -> Vec<SampledRow> {
+    let row = |id| SampledRow::Token { chosen: TopLogprob { id, logprob: 0.0 }, top: Vec::new() };
+    tokens.into_iter().map(row).collect()
+}
+
+/// The rows that score tokens which have been chosen.
+pub(crate) fn scoring(rows: &[SampleRow], tokens: &[TokenId]) -> Vec<SampleRow> {
+    let given = |(row, id): (&SampleRow, &TokenId)| SampleRow { choice: Choice::Given(*id), ..row.clone() };
+    rows.iter().zip(tokens).map(given).collect()
+}
+
+fn fault(field: &'static str, found: &str) -> BackendError {
+    BackendError::Mismatch { op: "verify", field, found: found.into(), expected: "what a verification needs".into() }
+}
