@@ -277,7 +277,7 @@ mod tests {
         let nowhere = dir.path().join("nowhere");
         assert!(refused(&["--model", nowhere.to_str().unwrap()]).contains("nowhere"));
         assert_eq!(refused(&["--kv-heads", "2"]), "--kv-heads is 2; it must divide --heads, 3");
-        assert!(refused(&["--taps", "1,8"]).starts_with("--taps is [1, 8]; one or more layers of the target, 0 to 7"));
+        assert!(refused(&["--taps", "1,8"]).starts_with("--taps is [1, 8]; one or more layers of the target in rising order, 0 to 7"));
         assert!(refused(&["--evaluate"]).contains("config.json"));
         assert!(!out.exists());
         assert!(refused(&[]).starts_with("p.jsonl: "));

@@ -15,7 +15,8 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let question = |i: usize| format!("{{\"question\": \"What is {i} + {}?\", \"answer\": \"left alone\"}}\n", 3 * i);
+        let question =
+            |i: usize| format!("{{\"question\": \"What is {i} + {}?\", \"answer\": \"left alone\"}}\n", 3 * i);
         std::fs::write(dir.path().join("prompts.jsonl"), (1..=6).map(question).collect::<String>()).unwrap();
         Stage { dir }
     }

@@ -1,9 +1,15 @@
 //! Shape of a draft, and its `config.json` in the format of the published GQA drafts (`kimi-k3.md` 6.2).
 
+use perilune_config::{
+    AnchorRow, ConfidenceInput, DraftConfig as Published, DraftHeads, DraftMask, FfnActivation, MarkovKind, TapNorm,
+};
 use perilune_model::TapStream;
 use serde_json::{Value, json};
 
 use crate::TrainError;
+
+/// Positions of plain rotations, which no key of a checkpoint repeats.
+const DEFAULT_POSITIONS: usize = 4096;
 
 /// Shape of a draft.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,8 +83,10 @@ impl DraftConfig {
         if self.head_dim == 0 || self.head_dim % 2 == 1 {
             return refuse("--head-dim", self.head_dim.to_string(), "it must be even and above 0".into());
         }
-        if self.taps.is_empty() || self.taps.iter().any(|tap| *tap >= self.num_target_layers) {
-            let rule = format!("one or more layers of the target, 0 to {}", self.num_target_layers.saturating_sub(1));
+        let rising = self.taps.is_sorted_by(|a, b| a < b);
+        if self.taps.is_empty() || !rising || self.taps.iter().any(|tap| *tap >= self.num_target_layers) {
+            let last = self.num_target_layers.saturating_sub(1);
+            let rule = format!("one or more layers of the target in rising order, 0 to {last}");
             return refuse("--taps", format!("{:?}", self.taps), rule);
         }
         if self.mask_token as usize >= self.vocabulary {
@@ -189,46 +197,44 @@ impl DraftConfig {
         })
     }
 
-    /// Reads what [`DraftConfig::to_json`] writes.
+    /// The shape of a draft whose `config.json` a server would load; only the kind that is trained here.
     ///
     /// # Errors
-    /// The key that is missing or says something that is not trained here.
-    pub fn from_json(value: &Value) -> Result<Self, &'static str> {
-        let at = |key: &str| value.pointer(&format!("/{}", key.replace('.', "/"))).unwrap_or(&Value::Null);
-        let number = |key: &'static str| at(key).as_u64().map(|x| x as usize).ok_or(key);
-        let real = |key: &'static str| at(key).as_f64().ok_or(key);
-        let is = |key: &'static str, expected: &str| if at(key) == expected { Ok(()) } else { Err(key) };
-        is("dflash_config.markov_head_type", "vanilla")?;
-        is("dflash_config.attention_mode", "gqa")?;
-        let taps = value["dflash_config"]["target_layer_ids"].as_array().ok_or("dflash_config.target_layer_ids")?;
-        let taps = taps.iter().map(|tap| tap.as_u64().map(|tap| tap as usize).ok_or("dflash_config.target_layer_ids"));
-        let stretched = is("rope_parameters.rope_type", "yarn").is_ok();
-        let longest = number("max_position_embeddings")?;
+    /// What is of another kind.
+    pub fn from_published(config: &Published) -> Result<Self, &'static str> {
+        let DraftHeads::Grouped { num_heads, num_kv_heads, head_dim } = config.attention else {
+            return Err("its attention is not grouped-query attention");
+        };
+        let plain = config.mask == DraftMask::Bidirectional
+            && config.anchor == AnchorRow::FirstDraft
+            && config.activation == FfnActivation::Silu
+            && config.taps.norm == TapNorm::Off
+            && config.confidence == Some(ConfidenceInput::HiddenAndMarkov);
+        let Some(markov) = config.markov.filter(|head| plain && head.kind == MarkovKind::Vanilla) else {
+            return Err("its block, activation, taps or heads are of another kind");
+        };
+        let yarn = config.rotary.yarn.map(|yarn| (yarn.factor, yarn.original_positions));
+        let (factor, original) = yarn.unwrap_or((1.0, DEFAULT_POSITIONS));
         Ok(DraftConfig {
-            hidden: number("hidden_size")?,
-            vocabulary: number("vocab_size")?,
-            num_layers: number("num_hidden_layers")?,
-            num_heads: number("num_attention_heads")?,
-            num_kv_heads: number("num_key_value_heads")?,
-            head_dim: number("head_dim")?,
-            intermediate: number("intermediate_size")?,
-            block_size: number("block_size")?,
-            markov_rank: number("dflash_config.markov_rank")?,
-            mask_token: u32::try_from(number("dflash_config.mask_token_id")?)
-                .map_err(|_| "dflash_config.mask_token_id")?,
-            taps: taps.collect::<Result<_, _>>()?,
-            stream: match value["aux_hidden_stream"].as_str() {
-                Some("attn_res") => TapStream::AttnRes,
-                Some("prefix") => TapStream::Prefix,
-                _ => return Err("aux_hidden_stream"),
+            hidden: config.hidden_size,
+            vocabulary: config.vocab_size,
+            num_layers: config.num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            intermediate: config.intermediate_size,
+            block_size: config.block_rows,
+            markov_rank: markov.rank,
+            mask_token: config.mask_token.0,
+            taps: config.taps.layers.clone(),
+            stream: match config.taps.stream {
+                perilune_config::TapStream::AttnRes => TapStream::AttnRes,
+                perilune_config::TapStream::Prefix => TapStream::Prefix,
             },
-            eps: real("rms_norm_eps")?,
-            rope: Yarn {
-                theta: real("rope_parameters.rope_theta")?,
-                factor: if stretched { real("rope_parameters.factor")? } else { 1.0 },
-                original: if stretched { number("rope_parameters.original_max_position_embeddings")? } else { longest },
-            },
-            num_target_layers: number("num_target_layers")?,
+            // The decimal number that was written, not its neighbour in single precision.
+            eps: config.rms_norm_eps.to_string().parse().unwrap_or(f64::from(config.rms_norm_eps)),
+            rope: Yarn { theta: config.rotary.theta, factor, original },
+            num_target_layers: config.target_layers.ok_or("it does not say how many layers its target has")?,
         })
     }
 }
@@ -266,6 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn a_server_reads_the_shape_that_was_written() {
+        let mut config = crate::fixture::config();
+        let read = |config: &DraftConfig| {
+            let written = config.to_json(&json!({ "eos_token_id": 3 })).to_string();
+            DraftConfig::from_published(&Published::from_json_str(&written).unwrap())
+        };
+        assert_eq!(read(&config), Ok(config.clone()));
+        config.rope = Yarn { theta: 10_000.0, factor: 1.0, original: DEFAULT_POSITIONS };
+        config.stream = TapStream::Prefix;
+        assert_eq!(read(&config), Ok(config.clone()));
+        let other = |key: &str, value: Value| {
+            let mut written = config.to_json(&Value::Null);
+            written["dflash_config"][key] = value;
+            DraftConfig::from_published(&Published::from_json_str(&written.to_string()).unwrap())
+        };
+        assert!(other("markov_head_type", json!("rnn")).is_err());
+        assert!(other("enable_confidence_head", json!(false)).is_err());
+    }
+
+    #[test]
     fn shapes_that_cannot_work_are_refused_by_the_name_of_their_flag() {
         let good = crate::fixture::config();
         good.check().unwrap();
@@ -277,6 +303,7 @@ mod tests {
         assert_eq!(refused(|c| c.num_kv_heads = 3), "--kv-heads is 3; it must divide --heads, 4");
         assert_eq!(refused(|c| c.head_dim = 7), "--head-dim is 7; it must be even and above 0");
         assert!(refused(|c| c.taps = vec![0, 8]).starts_with("--taps is [0, 8]; one or more layers of the target"));
+        assert!(refused(|c| c.taps = vec![4, 2]).starts_with("--taps is [4, 2]; "));
         assert!(refused(|c| c.mask_token = 99).starts_with("--mask-token is 99"));
         assert_eq!(refused(|c| c.block_size = 0), "--block-size is 0; at least 1");
     }

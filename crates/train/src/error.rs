@@ -69,6 +69,9 @@ pub enum TrainError {
     /// The target's device refused.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// A draft's configuration cannot be read.
+    #[error(transparent)]
+    Config(#[from] perilune_config::ConfigError),
     /// The target cannot run the step.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -263,13 +263,11 @@ impl<B: Backend> Run<'_, B> {
 /// The shape of the draft that was exported into a directory.
 ///
 /// # Errors
-/// `Io`; `File` for a configuration of another kind.
+/// `Config`; `File` for a draft of a kind that is not trained here.
 pub fn read_config(dir: &Path) -> Result<DraftConfig, TrainError> {
-    let path = dir.join("config.json");
-    let text = std::fs::read_to_string(&path).map_err(TrainError::io(&path))?;
-    let refuse = |problem: String| TrainError::File { path: path.clone(), problem };
-    let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
-    DraftConfig::from_json(&value).map_err(|key| refuse(format!("`{key}` is not what this command writes")))
+    let published = perilune_config::DraftConfig::from_dir(dir)?;
+    DraftConfig::from_published(&published)
+        .map_err(|problem| TrainError::File { path: dir.join("config.json"), problem: problem.to_owned() })
 }
 
 #[cfg(test)]
@@ -322,18 +320,5 @@ mod tests {
         assert_eq!(refused(|o| o.schedule.learning_rate = f64::NAN), "--lr is NaN; a number above 0");
         assert_eq!(refused(|o| o.draft.num_layers = 0), "--layers is 0; at least 1");
         assert!(!out.exists());
-    }
-
-    #[test]
-    fn an_exported_configuration_says_the_same_shape() {
-        let config = fixture::config();
-        let value = config.to_json(&Value::Null);
-        assert_eq!(DraftConfig::from_json(&value), Ok(config));
-        let mut other = value.clone();
-        other["dflash_config"]["markov_head_type"] = json!("rnn");
-        assert_eq!(DraftConfig::from_json(&other), Err("dflash_config.markov_head_type"));
-        let mut other = value;
-        other["head_dim"] = json!("wide");
-        assert_eq!(DraftConfig::from_json(&other), Err("head_dim"));
     }
 }
