@@ -64,7 +64,7 @@ fn set_threads(threads: Option<usize>) -> Result<(), ServerError> {
 
 /// What is asked for; the draft's shape fits the target.
 fn options(args: &TrainDraftArgs, target: (&Path, &ModelConfig)) -> Result<RunOptions, ServerError> {
-    let draft = if args.evaluate { read_config(&args.out)? } else { draft_config(args, target)? };
+    let draft = if args.evaluate { read_config(&args.out, target.1)? } else { draft_config(args, target)? };
     let options = RunOptions {
         draft,
         schedule: Schedule {
@@ -89,16 +89,6 @@ fn options(args: &TrainDraftArgs, target: (&Path, &ModelConfig)) -> Result<RunOp
         start: if args.resume { Start::Resume } else { Start::Fresh },
         show: perilune_train::Show::Stderr,
     };
-    let target = target.1;
-    let shape = (options.draft.hidden, options.draft.vocabulary, options.draft.num_target_layers);
-    let own = (target.hidden_size, target.vocab_size, target.num_layers());
-    if shape != own {
-        return Err(ServerError::Flag {
-            flag: "--out",
-            value: args.out.display().to_string(),
-            rule: format!("its draft was made for (width, vocabulary, layers) {shape:?}, but the target has {own:?}"),
-        });
-    }
     options.draft.check()?;
     Ok(options)
 }
@@ -277,7 +267,10 @@ mod tests {
         let nowhere = dir.path().join("nowhere");
         assert!(refused(&["--model", nowhere.to_str().unwrap()]).contains("nowhere"));
         assert_eq!(refused(&["--kv-heads", "2"]), "--kv-heads is 2; it must divide --heads, 3");
-        assert!(refused(&["--taps", "1,8"]).starts_with("--taps is [1, 8]; one or more layers of the target in rising order, 0 to 7"));
+        assert!(
+            refused(&["--taps", "1,8"])
+                .starts_with("--taps is [1, 8]; one or more layers of the target in rising order, 0 to 7")
+        );
         assert!(refused(&["--evaluate"]).contains("config.json"));
         assert!(!out.exists());
         assert!(refused(&[]).starts_with("p.jsonl: "));

@@ -197,11 +197,12 @@ impl DraftConfig {
         })
     }
 
-    /// The shape of a draft whose `config.json` a server would load; only the kind that is trained here.
+    /// The shape of a draft whose `config.json` a server would load, for a target of so many layers; only the kind that is
+    /// trained here.
     ///
     /// # Errors
     /// What is of another kind.
-    pub fn from_published(config: &Published) -> Result<Self, &'static str> {
+    pub fn from_published(config: &Published, num_target_layers: usize) -> Result<Self, &'static str> {
         let DraftHeads::Grouped { num_heads, num_kv_heads, head_dim } = config.attention else {
             return Err("its attention is not grouped-query attention");
         };
@@ -234,7 +235,7 @@ impl DraftConfig {
             // The decimal number that was written, not its neighbour in single precision.
             eps: config.rms_norm_eps.to_string().parse().unwrap_or(f64::from(config.rms_norm_eps)),
             rope: Yarn { theta: config.rotary.theta, factor, original },
-            num_target_layers: config.target_layers.ok_or("it does not say how many layers its target has")?,
+            num_target_layers,
         })
     }
 }
@@ -276,7 +277,7 @@ mod tests {
         let mut config = crate::fixture::config();
         let read = |config: &DraftConfig| {
             let written = config.to_json(&json!({ "eos_token_id": 3 })).to_string();
-            DraftConfig::from_published(&Published::from_json_str(&written).unwrap())
+            DraftConfig::from_published(&Published::from_json_str(&written).unwrap(), 8)
         };
         assert_eq!(read(&config), Ok(config.clone()));
         config.rope = Yarn { theta: 10_000.0, factor: 1.0, original: DEFAULT_POSITIONS };
@@ -285,7 +286,7 @@ mod tests {
         let other = |key: &str, value: Value| {
             let mut written = config.to_json(&Value::Null);
             written["dflash_config"][key] = value;
-            DraftConfig::from_published(&Published::from_json_str(&written.to_string()).unwrap())
+            DraftConfig::from_published(&Published::from_json_str(&written.to_string()).unwrap(), 8)
         };
         assert!(other("markov_head_type", json!("rnn")).is_err());
         assert!(other("enable_confidence_head", json!(false)).is_err());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use perilune_backend::Backend;
+use perilune_config::ModelConfig;
 use serde_json::{Map, Value, json};
 
 use crate::TrainError;
@@ -260,13 +261,14 @@ impl<B: Backend> Run<'_, B> {
     }
 }
 
-/// The shape of the draft that was exported into a directory.
+/// The shape of the draft that was exported into a directory, for this target.
 ///
 /// # Errors
-/// `Config`; `File` for a draft of a kind that is not trained here.
-pub fn read_config(dir: &Path) -> Result<DraftConfig, TrainError> {
+/// `Config`, also for a draft of another target; `File` for one of a kind that is not trained here.
+pub fn read_config(dir: &Path, target: &ModelConfig) -> Result<DraftConfig, TrainError> {
     let published = perilune_config::DraftConfig::from_dir(dir)?;
-    DraftConfig::from_published(&published)
+    published.check_target(target)?;
+    DraftConfig::from_published(&published, target.num_layers())
         .map_err(|problem| TrainError::File { path: dir.join("config.json"), problem: problem.to_owned() })
 }
 

@@ -55,9 +55,11 @@ const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
 const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
 /// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
 const WITHOUT_CUBECL: &[&str] = &["perilune-server", "perilune-gpu"];
-/// What may be reached below `crates/` all the same: burn's own arithmetic is built on CubeCL's plain data types, which
-/// know no device.
-const DEVICELESS: &[(&str, &[&str])] = &[("train", &["cubecl-common", "cubecl-zspace", "cubecl-environment"])];
+/// Crates of CubeCL that the draft trainer builds: plain data types that burn's arithmetic on the CPU is made of.
+const DEVICELESS: &[&str] = &["cubecl-common", "cubecl-environment", "cubecl-zspace"];
+/// Packages whose optional parts `cargo metadata` takes for built: the way through them is not followed there,
+/// [`check_cubecl`] looks at what is really built.
+const OPAQUE: &[&str] = &["kernels-dsl", "burn"];
 /// Members that a bare `cargo build` or `cargo test` leaves out, for what they bring with them: CubeCL, burn.
 const NOT_BY_DEFAULT: &[&str] = &["emulator", "kernels-dsl", "train", "xtask"];
 /// Pure data structures: no runtime, no device.
@@ -69,24 +71,27 @@ struct Package<'a> {
     /// Folder relative to the root.
     folder: String,
     direct: BTreeSet<&'a str>,
-    /// `cargo metadata` knows one set of features for the whole workspace, in which `kernels-dsl` has CubeCL; so the way
-    /// through it is not followed here, [`check_cubecl`] looks at that.
+    /// `cargo metadata` knows one set of features for the whole workspace, in which `kernels-dsl` has CubeCL; so the ways
+    /// through [`OPAQUE`] are not followed.
     reachable: BTreeSet<&'a str>,
 }
 
 /// Findings of `cargo tree`, which resolves features for one package: whether it would build CubeCL.
 pub(super) fn check_cubecl() -> Result<Vec<String>> {
     let mut findings = Vec::new();
-    for package in WITHOUT_CUBECL {
+    let all = WITHOUT_CUBECL.iter().map(|package| (*package, &[][..]));
+    for (package, allowed) in all.chain([("perilune-train", DEVICELESS)]) {
         let tree = ["tree", "--locked", "--package", package, "--edges", "normal,build", "--prefix", "none"];
         let tree = output(cargo(&tree))?;
-        findings.extend(find_cubecl(&tree).map(|used| format!("{package}: builds {used}")));
+        findings.extend(find_cubecl(&tree, allowed).map(|used| format!("{package}: builds {used}")));
     }
     Ok(findings)
 }
 
-fn find_cubecl(tree: &str) -> Option<&str> {
-    tree.lines().find(|line| line.starts_with("cubecl"))
+fn find_cubecl<'t>(tree: &'t str, allowed: &[&str]) -> Option<&'t str> {
+    let forbidden = |line: &&str| line.starts_with("cubecl") || line.starts_with("cudarc");
+    let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    tree.lines().filter(forbidden).find(|line| !allowed.contains(&name(line).as_str()))
 }
 
 /// Findings of all workspace members.
@@ -135,8 +140,7 @@ fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
     }
     if package.folder.starts_with("crates/") {
         let device = |d: &&&str| DEVICE_CRATES.contains(d) || d.starts_with("cubecl-");
-        let excused = DEVICELESS.iter().find(|(excused, _)| *excused == name).map_or(&[][..], |(_, crates)| *crates);
-        for used in package.reachable.iter().filter(device).filter(|used| !excused.contains(used)) {
+        for used in package.reachable.iter().filter(device) {
             say(format!("reaches {used}, which belongs to a backend or the server"));
         }
     }
@@ -206,7 +210,7 @@ fn reach<'a>(
     let mut seen = BTreeSet::new();
     let mut open: Vec<&str> = graph.get(from).cloned().unwrap_or_default();
     while let Some(id) = open.pop() {
-        if seen.insert(id) && names.get(id) != Some(&"kernels-dsl") {
+        if seen.insert(id) && names.get(id).is_none_or(|name| !OPAQUE.contains(name)) {
             open.extend(graph.get(id).into_iter().flatten());
         }
     }
@@ -249,8 +253,10 @@ mod tests {
 
     #[test]
     fn finds_cubecl_in_a_tree() {
-        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n"), Some("cubecl v0.11.3"));
-        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n"), None);
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n", &[]), Some("cubecl v0.11.3"));
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n", &[]), None);
+        let tree = "burn v0.22.1\ncubecl-common v0.11.3\ncubecl-cuda v0.11.3\n";
+        assert_eq!(super::find_cubecl(tree, super::DEVICELESS), Some("cubecl-cuda v0.11.3"));
     }
 
     #[test]
