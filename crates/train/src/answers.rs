@@ -106,7 +106,10 @@ fn write(file: &mut File, prompt: &Prompt, answer: &[TokenId]) -> std::io::Resul
     writeln!(file, "{line}")
 }
 
-type Stored = HashMap<usize, (Vec<TokenId>, Vec<TokenId>)>;
+/// A prompt and its answer.
+type Pair = (Vec<TokenId>, Vec<TokenId>);
+/// Pairs by line.
+type Stored = HashMap<usize, Pair>;
 
 /// What is stored; a last line that was cut short is left out.
 fn read(path: &Path) -> Result<Stored, TrainError> {
@@ -117,7 +120,7 @@ fn read(path: &Path) -> Result<Stored, TrainError> {
     let ids = |value: &Value| -> Option<Vec<TokenId>> {
         value.as_array()?.iter().map(|id| Some(TokenId(u32::try_from(id.as_u64()?).ok()?))).collect()
     };
-    let parse = |line: &str| -> Option<(usize, (Vec<TokenId>, Vec<TokenId>))> {
+    let parse = |line: &str| -> Option<(usize, Pair)> {
         let value: Value = serde_json::from_str(line).ok()?;
         let number = usize::try_from(value["line"].as_u64()?).ok()?;
         Some((number, (ids(&value["prompt"])?, ids(&value["answer"])?)))
