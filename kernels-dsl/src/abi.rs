@@ -1,7 +1,7 @@
 //! How a generated kernel takes its arguments: buffers in order, then one structure with everything else.
 //!
-//! The structure holds the scalars grouped by type, each group padded to 8 bytes, then the buffers' lengths in elements.
-//! NVIDIA takes it by value, AMD as a pointer to device memory.
+//! The structure holds the scalars grouped by type, each group padded to 8 bytes, then the buffers' lengths in elements. It
+//! is passed by value, so a recorded launch carries its own.
 
 /// What a kernel does with a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,15 +93,6 @@ pub struct Lengths {
     pub offset: usize,
 }
 
-/// How the structure reaches the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InfoPassing {
-    /// As the last parameter.
-    Value,
-    /// As a pointer to device memory.
-    Pointer,
-}
-
 /// Everything a launcher must know to call one kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Abi {
@@ -111,8 +102,6 @@ pub struct Abi {
     pub scalars: Vec<ScalarGroup>,
     /// Lengths of the buffers.
     pub lengths: Option<Lengths>,
-    /// Size of the structure.
+    /// Size of the structure, which is passed by value as the last parameter.
     pub info_bytes: usize,
-    /// How it is passed.
-    pub passing: InfoPassing,
 }

@@ -4,12 +4,13 @@
 //! unit-tested choice of geometry for a target, the kernel takes the plan's [`Variant`] as compile-time values.
 //! CubeCL's words (cube, plane, unit) stay in this folder. Nothing here depends on other crates of the project.
 //!
-//! Without the feature `compile` the crate has no dependency: problems, plans, and the names under which a launcher finds
-//! compiled kernels. With it, [`compile::source`] turns a [`Variant`] into CUDA or HIP C++ (`docs/adr/0005`).
+//! Without features the crate has no dependency: problems, plans, and the names under which a launcher finds compiled
+//! kernels. `catalogue` lists what a model needs; with `compile`, [`compile::source`] turns a [`Variant`] into CUDA or HIP
+//! C++ (`docs/adr/0005`).
 
 mod abi;
 pub mod attn_residual;
-#[cfg(feature = "compile")]
+#[cfg(feature = "catalogue")]
 pub mod catalogue;
 #[cfg(feature = "compile")]
 pub mod compile;
@@ -29,7 +30,7 @@ mod reduce;
 mod target;
 mod variant;
 
-pub use abi::{Abi, Access, InfoPassing, Lengths, Scalar, ScalarGroup, ScalarType};
+pub use abi::{Abi, Access, Lengths, Scalar, ScalarGroup, ScalarType};
 pub use element::{Element, Weights};
 pub use target::{Dialect, Geometry, Target};
 pub use variant::Variant;

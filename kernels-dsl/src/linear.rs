@@ -142,13 +142,13 @@ pub(crate) fn load_width(weights: Weights, inputs: usize) -> usize {
     }
 }
 
-/// Rows and outputs of a tile: more rows mean fewer reads of each weight, more outputs fewer of the input.
+/// Rows and outputs of a tile: more rows mean fewer reads of each weight, more outputs fewer of the input. Four outputs of
+/// eight rows would not fit the registers of a full block.
 pub(crate) fn tile_shape(weights: Weights, rows: usize) -> (usize, usize) {
     let tall = rows.next_power_of_two().clamp(1, 8);
     let wide = match (weights, tall) {
         (Weights::Mxfp4, _) | (_, 1) => 1,
-        (_, 2 | 4) => 2,
-        _ => 4,
+        _ => 2,
     };
     (tall, wide)
 }

@@ -1,16 +1,34 @@
 //! Which device computes: one match arm and one [`Measured`] per backend.
 
+use std::path::Path;
+
 use clap::ValueEnum;
 use perilune_backend::Backend;
 use perilune_cpu::{CpuBackend, CpuLimits, CpuOptions};
 
 use crate::error::ServerError;
+use crate::gpu;
 
 /// A device that can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendKind {
     /// The processor.
     Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+    /// An AMD GPU.
+    Hip,
+}
+
+/// What the operator says of the device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DeviceOptions<'a> {
+    /// Threads that compute on a CPU; `None` for all cores.
+    pub threads: Option<usize>,
+    /// Folder of a GPU's kernels.
+    pub kernels: Option<&'a Path>,
+    /// Folder of the model that will run, where it is known: its kernels are looked for at once.
+    pub model: Option<&'a Path>,
 }
 
 /// A backend as `bench` measures it.
@@ -45,6 +63,7 @@ impl BackendKind {
         match self {
             // Stored prefixes fill what they get, and the machine has other programs.
             BackendKind::Cpu => memory_bytes / 4,
+            BackendKind::Cuda | BackendKind::Hip => memory_bytes,
         }
     }
 
@@ -53,18 +72,29 @@ impl BackendKind {
         match self {
             // Its arena is host memory already; a copy beside it would only take room from it.
             BackendKind::Cpu => 0,
+            BackendKind::Cuda | BackendKind::Hip => 4 << 30,
         }
     }
 
     /// Starts the device and hands it over.
     ///
     /// # Errors
-    /// `Backend` where it cannot be started; what the work fails with.
-    pub fn with<W: WithBackend>(self, threads: Option<usize>, work: W) -> Result<W::Output, ServerError> {
+    /// `Flag` and `Backend` where it cannot be started; what the work fails with.
+    pub fn with<W: WithBackend>(self, device: DeviceOptions<'_>, work: W) -> Result<W::Output, ServerError> {
         match self {
-            BackendKind::Cpu => work.run(CpuBackend::new(CpuOptions { threads, ..CpuOptions::default() })?),
+            BackendKind::Cpu => work.run(cpu(device)?),
+            BackendKind::Cuda => gpu::with_cuda(device, work),
+            BackendKind::Hip => gpu::with_hip(device, work),
         }
     }
+}
+
+fn cpu(device: DeviceOptions<'_>) -> Result<CpuBackend, ServerError> {
+    if let Some(kernels) = device.kernels {
+        let (flag, value) = ("--kernels", kernels.display().to_string());
+        return Err(ServerError::Flag { flag, value, rule: "--backend cpu has none to load".into() });
+    }
+    Ok(CpuBackend::new(CpuOptions { threads: device.threads, ..CpuOptions::default() })?)
 }
 
 /// Memory of a device in bytes; 0 where it cannot be asked.
@@ -76,5 +106,5 @@ pub fn device_memory_bytes(kind: BackendKind) -> u64 {
             Ok(backend.info().memory_bytes as u64)
         }
     }
-    kind.with(Some(1), Ask).unwrap_or(0)
+    kind.with(DeviceOptions { threads: Some(1), ..DeviceOptions::default() }, Ask).unwrap_or(0)
 }

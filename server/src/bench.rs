@@ -42,7 +42,7 @@ pub fn run(args: &BenchArgs) -> Result<String, ServerError> {
     let options = LoadOptions::from_args(&args.model)?;
     let config = ModelConfig::from_dir(&options.dir)?;
     let measure = Measure { args, options: &options, config: &config };
-    let (limits, report) = options.backend.with(options.threads, measure)?;
+    let (limits, report) = options.backend.with(options.device(), measure)?;
     let loss = options.quantize.map(|_| measure_loss(&options, &config)).transpose()?;
     Ok(if args.json { report.as_json(limits, loss) } else { report.as_table(limits, loss) })
 }

@@ -59,9 +59,9 @@ impl Loss {
 /// What loading or a step fails with.
 pub(crate) fn measure_loss(options: &LoadOptions, config: &ModelConfig) -> Result<Loss, ServerError> {
     let stored = LoadOptions { quantize: None, ..options.clone() };
-    let exact = options.backend.with(options.threads, Trace { options: &stored, config, tokens: None })?;
+    let exact = options.backend.with(options.device(), Trace { options: &stored, config, tokens: None })?;
     let tokens = Some(exact.tokens.as_slice());
-    let rounded = options.backend.with(options.threads, Trace { options, config, tokens })?;
+    let rounded = options.backend.with(options.device(), Trace { options, config, tokens })?;
     Ok(compare(&exact.logits, &rounded.logits))
 }
 

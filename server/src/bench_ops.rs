@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use perilune_backend::{
     AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify,
-    Linear, Mla, MoeExperts, MoeRoute, RmsNorm, Sample, SampledRow, Segments, SelectRows, Weight,
+    Linear, Mla, MoeExperts, MoeRoute, NoGraph, RmsNorm, Sample, SampledRow, Segments, SelectRows, Weight,
 };
 use perilune_cpu::CpuLimits;
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
@@ -186,6 +186,8 @@ impl OpTable {
 
 impl<B: Backend> Backend for Timed<B> {
     type Tensor = B::Tensor;
+    /// What is replayed cannot be clocked by operation.
+    type Graph = NoGraph;
 
     fn info(&self) -> &DeviceInfo {
         self.inner.info()

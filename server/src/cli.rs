@@ -15,7 +15,9 @@ use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
 #[cfg(feature = "train")]
 pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
-use values::{chunk_size, effort, fraction, host, model_name, positive, seconds, temperature, thread_count, url};
+use values::{
+    chunk_size, effort, fraction, host, model_name, num_drafts, positive, seconds, temperature, thread_count, url,
+};
 
 /// Serves Kimi K3 and its relatives.
 #[derive(Debug, Parser)]
@@ -58,6 +60,9 @@ pub struct ModelArgs {
     /// The device.
     #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
     pub backend: BackendKind,
+    /// Folder of a GPU's kernels, which `cargo xtask build-kernels --out DIR` writes; needed by cuda and hip.
+    #[arg(long, env = "PERILUNE_KERNELS", value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
     /// Threads that compute, 1 to 1024; all cores this process may use where absent.
     #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
@@ -82,19 +87,54 @@ pub struct ModelArgs {
     /// Compute every prompt from its beginning, even where an earlier request began alike.
     #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
     pub disable_prefix_cache: bool,
-    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory it is].
+    /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
+    /// it is, 4096 beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
     /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
     /// never [default: as many as have latents of the size of a state].
     #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
     pub checkpoint_interval: Option<usize>,
+    /// What drafts tokens ahead for the model to verify: same output, sooner. `auto` uses --draft-model where it is given.
+    #[arg(long, env = "PERILUNE_SPECULATIVE", value_enum, default_value_t = Speculative::Auto)]
+    pub speculative: Speculative,
+    /// Directory of a DSpark draft checkpoint that was trained for the model.
+    #[arg(long, env = "PERILUNE_DRAFT_MODEL", value_name = "DIR")]
+    pub draft_model: Option<PathBuf>,
+    /// Most tokens drafted per step, 1 to 7 [default: as many as the draft proposes].
+    #[arg(long, env = "PERILUNE_NUM_DRAFTS", value_name = "N", value_parser = num_drafts)]
+    pub num_drafts: Option<usize>,
+    /// Whether always that many tokens are drafted, or as many as pay by what was measured so far.
+    #[arg(long, env = "PERILUNE_DRAFT_LENGTHS", value_enum, default_value_t = DraftLengthRule::Adaptive)]
+    pub draft_lengths: DraftLengthRule,
     /// Round matrices stored in floating point as they are loaded: less memory to read per token, for some accuracy.
     #[arg(long, env = "PERILUNE_QUANTIZE", value_enum)]
     pub quantize: Option<Quantization>,
     /// Do not read every weight once to check that it is finite.
     #[arg(long, env = "PERILUNE_SKIP_WEIGHT_CHECK")]
     pub skip_weight_check: bool,
+}
+
+/// What drafts tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Speculative {
+    /// A draft model where one is named, else nothing.
+    Auto,
+    /// Nothing.
+    Off,
+    /// A draft model.
+    Dspark,
+    /// What followed the last time the sequence ended as it does now (prompt lookup).
+    Ngram,
+}
+
+/// How many tokens are drafted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DraftLengthRule {
+    /// As many as pay.
+    Adaptive,
+    /// Always as many as allowed.
+    Fixed,
 }
 
 /// What matrices are rounded to: whole numbers with a scale for each 32 of them.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use perilune_config::{ExpertStorage, FfnKind, LayerKind, ModelConfig};
+use perilune_config::{DraftConfig, ExpertStorage, FfnKind, LayerKind, ModelConfig};
 use perilune_tensor::{DType, QuantFormat};
 use perilune_weights::{Checkpoint, Layout, SafetensorsDir, WeightSource, expected_tensors};
 
@@ -14,6 +14,7 @@ use crate::backend::{BackendKind, device_memory_bytes};
 use crate::cli::InspectArgs;
 use crate::error::ServerError;
 use crate::inspect_cache::inspect_cache;
+use crate::inspect_draft::inspect_draft;
 use crate::model_dir::default_model;
 
 /// Context accounted for where neither the flag nor the configuration says.
@@ -32,6 +33,13 @@ pub fn inspect(args: &InspectArgs) -> Result<String, ServerError> {
         None => default_model()?,
     };
     let mut report = Report::default();
+    let file = if path.is_dir() { path.join("config.json") } else { path.clone() };
+    if let Some(draft) = DraftConfig::find(&file)? {
+        for (name, text) in inspect_draft(&path, &draft)? {
+            report.row(name, text);
+        }
+        return Ok(report.0);
+    }
     let (config, weights_bytes) = if path.is_dir() {
         let config = ModelConfig::from_dir(&path)?;
         report.title(&path, &config);
@@ -197,7 +205,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// A count in thousands, millions, billions or trillions.
-fn number(count: u64) -> String {
+pub(crate) fn number(count: u64) -> String {
     let (value, unit) = match count {
         0..1_000 => return count.to_string(),
         1_000..1_000_000 => (count as f64 / 1e3, "K"),
@@ -242,6 +250,24 @@ mod tests {
         let text = report("models/demo");
         for part in
             ["8: 6 KDA, 2 MLA; 1 dense, 7 with experts", "in 1 file", "MXFP4: 672 tensors", "fits, with room for"]
+        {
+            assert!(text.contains(part), "{part} is missing from\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_draft_from_its_configuration_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let text = r#"{"architectures": ["DSparkDraftModel"], "block_size": 7, "hidden_size": 7168, "vocab_size": 163840,
+            "intermediate_size": 14336, "num_hidden_layers": 5, "num_attention_heads": 64, "num_key_value_heads": 16,
+            "head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000, "dflash_config": {"target_layer_ids": [7, 23],
+            "mask_token_id": 163824, "markov_rank": 256}}"#;
+        std::fs::write(&path, text).unwrap();
+        let args = InspectArgs { path: Some(path), context_length: None, tensors: false, cache: None };
+        let text = inspect(&args).unwrap();
+        for part in
+            ["2.10B besides", "after layers [7, 23]", "up to 7 tokens", "rank 256; no confidence", "40.0 KiB of"]
         {
             assert!(text.contains(part), "{part} is missing from\n{text}");
         }

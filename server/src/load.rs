@@ -16,8 +16,9 @@ use perilune_tokenizer::Tokenizer;
 use perilune_weights::{Checkpoint, Quantize, SafetensorsDir, check_finite};
 
 use crate::app::{Served, TextSide};
-use crate::backend::{BackendKind, Measured, WithBackend};
+use crate::backend::{BackendKind, DeviceOptions, Measured, WithBackend};
 use crate::cli::ModelArgs;
+use crate::drafting::{DraftOptions, OpenedDraft};
 use crate::error::ServerError;
 use crate::model_dir::default_model;
 use crate::progress::{LoadProgress, Show};
@@ -37,6 +38,8 @@ pub struct LoadOptions {
     pub backend: BackendKind,
     /// Threads that compute; `None` for all cores.
     pub threads: Option<usize>,
+    /// Folder of a GPU's kernels.
+    pub kernels: Option<PathBuf>,
     /// Most tokens of prompt and answer together; `None` for the model's own limit as far as memory allows.
     pub context_length: Option<usize>,
     /// Fraction of the device's memory to use, weights and caches together.
@@ -56,6 +59,8 @@ pub struct LoadOptions {
     /// Tokens after which a state is saved besides the places that the requests suggest; `None` for as many as make one
     /// worth its memory, 0 for never.
     pub checkpoint_interval: Option<usize>,
+    /// What drafts tokens ahead.
+    pub drafts: DraftOptions,
     /// What matrices are rounded to; `None` to take them as they are stored.
     pub quantize: Option<Quantize>,
     /// Whether every weight is read once and checked.
@@ -87,6 +92,7 @@ impl LoadOptions {
             dir,
             backend: args.backend,
             threads: args.threads,
+            kernels: args.kernels.clone(),
             context_length: args.context_length,
             mem_fraction: args.mem_fraction,
             chunked_prefill_size: args.chunked_prefill_size,
@@ -96,10 +102,18 @@ impl LoadOptions {
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
             checkpoint_interval: args.checkpoint_interval,
+            drafts: DraftOptions::from_args(args)?,
             quantize: args.quantize.map(Quantize::from),
             weight_check: if args.skip_weight_check { WeightCheck::Off } else { WeightCheck::Full },
             token_ids_only: false,
         })
+    }
+}
+
+impl LoadOptions {
+    /// What they say of the device.
+    pub fn device(&self) -> DeviceOptions<'_> {
+        DeviceOptions { threads: self.threads, kernels: self.kernels.as_deref(), model: Some(&self.dir) }
     }
 }
 
@@ -116,7 +130,7 @@ pub fn load(options: &LoadOptions, show: Show) -> Result<Served, ServerError> {
         tracing::warn!("{doubt}");
     }
     let work = LoadModel { options, config: &config, eos_ids, show };
-    let engine = options.backend.with(options.threads, work)?;
+    let engine = options.backend.with(options.device(), work)?;
     let context_length = engine.context_length();
     Ok(Served { engine, text, defaults, context_length })
 }
@@ -187,7 +201,9 @@ impl WithBackend for LoadModel<'_> {
     fn run<B: Measured>(self, backend: B) -> Result<EngineHandle, ServerError> {
         let source = SafetensorsDir::open(&self.options.dir)?;
         let checkpoint = open_checkpoint(&source, self.config, (self.options.quantize, backend.info()))?;
-        let engine_config = self.engine_config(backend.info().memory_bytes, checkpoint.size_bytes())?;
+        let draft = self.options.drafts.open(self.config)?;
+        let memory = (backend.info().memory_bytes, checkpoint.size_bytes());
+        let engine_config = self.engine_config(memory, &draft)?;
         let mut progress = LoadProgress::new(self.show);
         if self.options.weight_check == WeightCheck::Full {
             check_finite(&checkpoint, &mut |report| progress.report(report))?;
@@ -203,14 +219,20 @@ impl WithBackend for LoadModel<'_> {
             host_cache_mib = (engine_config.cache.host_len * 4) >> 20,
             "loaded"
         );
-        let runner = ModelRunner::new(backend, model, &engine_config)?;
+        let check = self.options.weight_check;
+        let speculation = draft.load(&backend, (self.config, &engine_config), check)?;
+        let runner = ModelRunner::with_speculation((backend, model), &engine_config, speculation)?;
         Ok(Engine::start(runner, engine_config)?)
     }
 }
 
 impl LoadModel<'_> {
     /// Pools in what the weights leave of the memory.
-    fn engine_config(&self, memory_bytes: usize, weights_bytes: u64) -> Result<EngineConfig, ServerError> {
+    fn engine_config(
+        &self,
+        (memory_bytes, weights_bytes): (usize, u64),
+        draft: &OpenedDraft<'_>,
+    ) -> Result<EngineConfig, ServerError> {
         let options = self.options;
         let allowed = (memory_bytes as f64 * options.mem_fraction) as usize;
         let budget_bytes = allowed.saturating_sub(usize::try_from(weights_bytes).unwrap_or(usize::MAX));
@@ -219,6 +241,7 @@ impl LoadModel<'_> {
             budget_bytes,
             wanted_bytes: options.backend.wanted_cache_bytes(memory_bytes),
             block_size: options.block_size,
+            draft_len: draft.context_len(),
             context_length,
             max_running_requests: options.max_running_requests,
         };
@@ -228,7 +251,7 @@ impl LoadModel<'_> {
             max_queued_requests: options.max_queued_requests,
             chunked_prefill_size: options.chunked_prefill_size,
             max_prompt_logit_rows: MAX_PROMPT_LOGIT_ROWS,
-            max_drafts: 0,
+            max_drafts: draft.max_drafts(),
             context_length,
             cache: CacheConfig {
                 arena: sizes.arena,

@@ -106,6 +106,16 @@ impl Collector for EngineFigures {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
+        let families = [
+            ("draft_tokens", "Tokens drafted and verified, by place after the last token", stats.drafts.drafted),
+            ("draft_tokens_accepted", "Those of them that were accepted", stats.drafts.accepted),
+        ];
+        for (name, help, places) in families {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (place, count) in places.into_iter().enumerate() {
+                ConstCounter::new(count).encode(family.encode_family(&[("place", place.to_string())])?)?;
+            }
+        }
         let by_reason = [
             ("stop", stats.finished.stop),
             ("length", stats.finished.length),
@@ -139,7 +149,7 @@ fn gauges(stats: &EngineStats) -> [(&'static str, &'static str, usize); 11] {
 }
 
 /// As [`gauges`].
-fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 15] {
+fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 17] {
     [
         ("steps", "Steps computed", stats.steps),
         ("prompt_tokens", "Prompt tokens of accepted requests", stats.prompt_tokens),
@@ -154,6 +164,12 @@ fn counters(stats: &EngineStats) -> [(&'static str, &'static str, u64); 15] {
         ("prefix_cache_demotions", "Those of them that went to host memory", stats.prefixes.demotions),
         ("prefix_cache_host_evictions", "Saved states that gave way in host memory", stats.prefixes.host_evictions),
         ("arena_moves", "Units moved to make room for the other kind", stats.prefixes.moves),
+        ("draft_verifications", "Verifications of drafts", stats.drafts.verifications),
+        (
+            "draft_microseconds",
+            "Time spent on drafting",
+            u64::try_from(stats.drafts.drafting.as_micros()).unwrap_or(u64::MAX),
+        ),
         ("preemptions", "Sequences that gave up their memory to an earlier one", stats.preemptions),
         ("corrupted_requests", "Requests that ended because of non-finite logits", stats.corrupted_requests),
     ]

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::backend::{Measured, WithBackend};
 use crate::cli::{DraftDevice, TapStreamKind, TrainDraftArgs};
+use crate::drafting::DraftOptions;
 use crate::error::ServerError;
 use crate::load::{LoadOptions, WeightCheck, load, server_error};
 use crate::model_dir::default_model;
@@ -44,11 +45,12 @@ pub fn run(args: &TrainDraftArgs) -> Result<String, ServerError> {
     if !args.evaluate {
         options.prepare()?;
     }
-    let answered = answers(args, (&options, &prompts), &load_options(args, dir.clone(), &options))?;
+    let loading = load_options(args, dir.clone(), &options);
+    let answered = answers(args, (&options, &prompts), &loading)?;
     tracing::info!(prompts = prompts.len(), parameters = options.draft.num_parameters(), "all prompts are answered");
     let target = target_json(&dir)?;
     let work = Work { args, options: &options, dir: &dir, config: &config, answered: &answered, target: &target };
-    let report = args.backend.with(args.threads, work)?;
+    let report = args.backend.with(loading.device(), work)?;
     Ok(format!("{report:#}\n"))
 }
 
@@ -140,6 +142,7 @@ fn load_options(args: &TrainDraftArgs, dir: PathBuf, options: &RunOptions) -> Lo
         dir,
         backend: args.backend,
         threads: args.threads,
+        kernels: args.kernels.clone(),
         context_length: Some(options.max_tokens),
         mem_fraction: 0.8,
         chunked_prefill_size: 512,
@@ -149,6 +152,7 @@ fn load_options(args: &TrainDraftArgs, dir: PathBuf, options: &RunOptions) -> Lo
         prefixes: perilune_engine::Prefixes::Forget,
         host_cache_bytes: Some(0),
         checkpoint_interval: Some(0),
+        drafts: DraftOptions::off(),
         quantize: None,
         weight_check: WeightCheck::Full,
         token_ids_only: false,

@@ -6,8 +6,8 @@ use perilune_backend::Backend;
 use perilune_config::{LayerKind, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, Run, StepLimits, TapSpec,
-    Workspace,
+    BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, Run, StepGraphs,
+    StepLimits, TapSpec, Workspace,
 };
 use perilune_tensor::TokenId;
 use perilune_weights::{Checkpoint, WeightSource};
@@ -36,6 +36,7 @@ pub struct Bench<B: Backend = CpuBackend> {
     folds: FoldBatch<B>,
     caches: Caches<B>,
     position: Vec<usize>,
+    graphs: Option<StepGraphs<B>>,
 }
 
 impl Bench {
@@ -73,7 +74,18 @@ impl<B: Backend> Bench<B> {
         let batch = ForwardBatch::new(&backend, limits).unwrap();
         let folds = FoldBatch::new(&backend, limits).unwrap();
         let caches = Caches::new(&backend, config, shape).unwrap();
-        Bench { backend, model, workspace, batch, folds, caches, position: vec![0; sequences] }
+        Bench { backend, model, workspace, batch, folds, caches, position: vec![0; sequences], graphs: None }
+    }
+
+    /// From now on steps that can be recorded are, and replayed.
+    pub fn with_graphs(mut self) -> Bench<B> {
+        self.graphs = Some(StepGraphs::default());
+        self
+    }
+
+    /// Recordings so far.
+    pub fn recorded(&self) -> usize {
+        self.graphs.as_ref().map_or(0, StepGraphs::recorded)
     }
 
     /// Forgets a sequence.
@@ -113,7 +125,12 @@ impl<B: Backend> Bench<B> {
                 .collect(),
         };
         self.batch.fill(&self.backend, &plan).unwrap();
-        self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches).unwrap();
+        let Bench { backend, model, workspace, batch, caches, graphs, .. } = self;
+        let mut forward = || model.forward(backend, workspace, batch, caches);
+        match graphs {
+            Some(graphs) => graphs.run((backend, batch.shape()), forward).unwrap(),
+            None => forward().unwrap(),
+        }
         for (sequence, ids) in runs.iter().filter(|(sequence, _)| !verified.contains(sequence)) {
             self.position[*sequence] += ids.len();
         }

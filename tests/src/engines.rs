@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use perilune_backend::Backend;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
 use perilune_engine::{
@@ -62,6 +63,11 @@ impl Tiny {
     ) -> ModelRunner<CpuBackend> {
         runner((&self.config, &self.source), engine, Some(Speculation::new(Box::new(draft), DraftLengths::Fixed)))
     }
+
+    /// A runner on any backend, without a draft.
+    pub fn runner_on<B: Backend>(&self, backend: B, engine: &EngineConfig) -> ModelRunner<B> {
+        runner_on(backend, (&self.config, &self.source), engine, None)
+    }
 }
 
 /// Memory of the demo for so many blocks and slots at once.
@@ -88,7 +94,15 @@ fn runner(
     speculation: Option<Speculation<CpuBackend>>,
 ) -> ModelRunner<CpuBackend> {
     let options = CpuOptions { threads: Some(2), pinning: Pinning::Off, ..CpuOptions::default() };
-    let backend = CpuBackend::new(options).unwrap();
+    runner_on(CpuBackend::new(options).unwrap(), (config, source), engine, speculation)
+}
+
+fn runner_on<B: Backend>(
+    backend: B,
+    (config, source): (&ModelConfig, &dyn WeightSource),
+    engine: &EngineConfig,
+    speculation: Option<Speculation<B>>,
+) -> ModelRunner<B> {
     let checkpoint = Checkpoint::open(source, config).unwrap();
     let model = Kimi::load(&backend, config, &checkpoint, &mut |_| {}).unwrap();
     ModelRunner::with_speculation((backend, model), engine, speculation).unwrap()

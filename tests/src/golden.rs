@@ -12,7 +12,7 @@ pub struct Golden<B: Backend> {
     /// The prompt.
     pub ids: Vec<u32>,
     config: ModelConfig,
-    /// The model, with room for four sequences.
+    /// The model, with room for some sequences.
     pub bench: Bench<B>,
 }
 
@@ -26,13 +26,18 @@ impl<B: Backend> Golden<B> {
         &self.expected["config"]
     }
 
-    /// The model of this tag, `k3` or `kl`.
+    /// The model of this tag, `k3` or `kl`, with room for four sequences.
     pub fn on(backend: B, tag: &str) -> Golden<B> {
+        Golden::with_room(backend, tag, 4)
+    }
+
+    /// The same with room for as many as are asked for.
+    pub fn with_room(backend: B, tag: &str, sequences: usize) -> Golden<B> {
         let text = std::fs::read_to_string(data_dir().join("vectors.json")).unwrap();
         let all: Value = serde_json::from_str(&text).unwrap();
         let expected = all[tag].clone();
         let config = ModelConfig::from_json_str(&expected["config"].to_string()).unwrap();
-        let bench = Bench::on(backend, &config, &tiny_checkpoint(&config, tag), 4);
+        let bench = Bench::on(backend, &config, &tiny_checkpoint(&config, tag), sequences);
         Golden { ids: numbers(&expected["ids"]).iter().map(|id| *id as u32).collect(), expected, config, bench }
     }
 

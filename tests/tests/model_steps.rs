@@ -122,6 +122,18 @@ fn a_cleared_slot_forgets_its_sequence_and_no_other() {
 }
 
 #[test]
+fn a_backend_that_cannot_record_runs_every_step() {
+    let config = tiny("k3");
+    let bench = || Bench::new(&config, &tiny_checkpoint(&config, "k3"), 2);
+    let (mut plain, mut asked) = (bench(), bench().with_graphs());
+    for ids in [[5, 15], [39, 13], [1, 3], [19, 49]] {
+        let runs: [(usize, &[u32]); 2] = [(0, &ids[..1]), (1, &ids[1..])];
+        assert_eq!(plain.step(&runs), asked.step(&runs));
+    }
+    assert_eq!(asked.recorded(), 0);
+}
+
+#[test]
 fn loading_reports_every_tensor_once() {
     for tag in ["k3", "kl"] {
         let config = tiny(tag);

@@ -19,6 +19,23 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     tests.env("PERILUNE_REQUIRE_EMULATOR", "1");
     run_command(tests)?;
     run_command(cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run_command(cargo(&[
+        "clippy",
+        "--release",
+        "--package",
+        "perilune-server",
+        "--package",
+        "perilune-gpu-checks",
+        "--features",
+        "perilune-server/cuda,perilune-server/hip,perilune-gpu-checks/cuda,perilune-gpu-checks/hip",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    let mut dry_run = std::process::Command::new(root().join("tests/gpu/run"));
+    dry_run.arg("--dry-run");
+    run_command(dry_run)?;
     let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
     doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     run_command(doc)?;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use perilune_backend::{
     AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, DraftAppend, DraftAttend, Embed, GatedAct,
-    Kda, KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, Sample, SampledRow, SelectRows,
-    check_elements,
+    Kda, KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, NoGraph, RmsNorm, RotaryTable, Sample, SampledRow,
+    SelectRows, check_elements,
 };
 use perilune_tensor::{DType, HostTensor, QuantFormat, TensorSpec};
 
@@ -119,6 +119,7 @@ fn mismatch(op: &'static str, field: &'static str, found: impl ToString, expecte
 
 impl Backend for CpuBackend {
     type Tensor = CpuTensor;
+    type Graph = NoGraph;
 
     fn info(&self) -> &DeviceInfo {
         &self.info

@@ -9,6 +9,11 @@ struct EmuRegion {
     unsigned long long bytes;
 };
 
+// Bytes of a region that units read and write, and how many different ones.
+struct EmuTraffic {
+    unsigned long long read, written, distinct_read, distinct_written;
+};
+
 struct EmuLaunch {
     unsigned cubes[3];
     unsigned units;
@@ -21,6 +26,8 @@ struct EmuLaunch {
     unsigned buffer_count;
     const unsigned char* info;
     unsigned info_bytes;
+    // Null, or one entry per region to count into.
+    EmuTraffic* traffic;
 };
 
 // Calls the kernel with the launch's arguments, once per unit.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "traffic.h"
 #include "writes.h"
 
 namespace {
@@ -47,6 +48,7 @@ struct Machine {
     std::vector<char> shared_store;
     std::vector<Trace> traces;
     Writes writes;
+    Traffic traffic;
     char* shared = nullptr;
     EmuKernel kernel = nullptr;
     const EmuLaunch* launch = nullptr;
@@ -183,7 +185,10 @@ void check(void* pointer, size_t size, bool write) {
         known = inside(m.launch->regions[i]);
         if (known) m.last_region = i;
     }
-    if (known) return check_global(m, at, size, write);
+    if (known) {
+        m.traffic.count(m.last_region, at, size, write);
+        return check_global(m, at, size, write);
+    }
     uint64_t info = uint64_t(m.launch->info);
     if (!write && at >= info && at + size <= info + m.launch->info_bytes) return;
     report_stray(m, at, size, write);
@@ -297,6 +302,7 @@ int emu_launch(EmuKernel kernel, const EmuLaunch* launch, char* message, unsigne
     memset(m.plane_time, 0, sizeof(m.plane_time));
     m.cube_time = 0;
     m.writes.clear();
+    m.traffic.begin(*launch);
     uint64_t total = uint64_t(launch->cubes[0]) * launch->cubes[1] * launch->cubes[2];
     uint64_t start = next_random(m) % total;
     for (uint64_t i = 0; i < total && !m.failed; i++) {

@@ -17,8 +17,11 @@ const KERNEL_HEADERS: &[(&str, &str)] = &[
     ("cuda_bf16.h", include_str!("../device/include/cuda_bf16.h")),
 ];
 /// What the runtime includes besides.
-const RUNTIME_HEADERS: &[(&str, &str)] =
-    &[("fiber.h", include_str!("../device/fiber.h")), ("writes.h", include_str!("../device/writes.h"))];
+const RUNTIME_HEADERS: &[(&str, &str)] = &[
+    ("fiber.h", include_str!("../device/fiber.h")),
+    ("traffic.h", include_str!("../device/traffic.h")),
+    ("writes.h", include_str!("../device/writes.h")),
+];
 /// For kernels: every access to memory calls the runtime, no expression is contracted.
 const KERNEL_FLAGS: &[&str] = &["-O1", "-fsanitize=thread", "-ffp-contract=off", "-fno-strict-aliasing", "-w"];
 const RUNTIME_FLAGS: &[&str] = &["-O2", "-Wall"];

@@ -1,9 +1,10 @@
 //! The driver: a launch runs to its end before it returns.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::os::unix::{Library, Symbol};
 use perilune_backend::{BackendError, Download};
@@ -13,6 +14,8 @@ use perilune_kernels_dsl::Target;
 use crate::compiler::{Compiler, CompilerError};
 use crate::memory::{EmulatedMemory, Live};
 use crate::native::{NativeKernel, NativeLaunch, NativeRegion, NativeRun};
+use crate::recording::{EmulatedGraph, Node, OwnedLaunch};
+use crate::traffic::{Traffic, TrafficByKernel};
 
 /// What is emulated.
 #[derive(Debug, Clone)]
@@ -32,15 +35,20 @@ pub struct Emulator {
     run: Symbol<NativeRun>,
     live: Arc<Live>,
     seed: AtomicU64,
+    /// What was enqueued since a recording began; `None` outside of one.
+    recording: Mutex<Option<EmulatedGraph>>,
+    replays: Arc<AtomicU64>,
+    traffic: TrafficByKernel,
 }
 
 /// A kernel in compiled form.
+#[derive(Clone)]
 pub struct EmulatedKernel {
-    name: String,
+    name: Arc<str>,
     plane: u32,
     entry: NativeKernel,
     /// Holds the code.
-    _library: Library,
+    _library: Arc<Library>,
 }
 
 impl Emulator {
@@ -55,10 +63,56 @@ impl Emulator {
         let run = run.map_err(|e| CompilerError(e.to_string()))?;
         let info = DriverInfo {
             name: format!("emulator, planes of {}", options.plane),
+            architecture: "emulated".into(),
             memory_bytes: 1 << 30,
             target: Target::emulated(options.plane),
         };
-        Ok(Emulator { info, compiler, run, live: Arc::default(), seed: AtomicU64::new(options.seed) })
+        Ok(Emulator {
+            info,
+            compiler,
+            run,
+            live: Arc::default(),
+            seed: AtomicU64::new(options.seed),
+            recording: Mutex::default(),
+            replays: Arc::default(),
+            traffic: TrafficByKernel::default(),
+        })
+    }
+
+    /// How many recorded steps were replayed, also after the driver was given away.
+    pub fn replays(&self) -> Arc<AtomicU64> {
+        self.replays.clone()
+    }
+
+    /// From now on the bytes that launches read and write are counted, which takes time.
+    pub fn count_traffic(&self) {
+        self.traffic.begin();
+    }
+
+    /// What was counted, by kernel; several launches of one add up.
+    pub fn traffic(&self) -> BTreeMap<String, Traffic> {
+        self.traffic.all()
+    }
+
+    fn recording(&self) -> MutexGuard<'_, Option<EmulatedGraph>> {
+        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this was added to a recording, and so must not happen now.
+    fn is_recorded(&self, node: impl FnOnce() -> Node) -> bool {
+        let mut recording = self.recording();
+        if let Some(graph) = recording.as_mut() {
+            graph.nodes.push(node());
+        }
+        recording.is_some()
+    }
+
+    /// As a device, whose recording would be spoiled.
+    fn refuse_while_recording(&self, what: &str) -> Result<(), BackendError> {
+        match *self.recording() {
+            Some(_) => Err(BackendError::Device(format!("{what} while a step is recorded"))),
+            None => Ok(()),
+        }
     }
 
     fn check(&self, region: Region) -> Result<(), BackendError> {
@@ -92,13 +146,14 @@ impl Driver for Emulator {
     type Memory = EmulatedMemory;
     type Function = EmulatedKernel;
     type Event = ();
-    type Graph = ();
+    type Graph = EmulatedGraph;
 
     fn info(&self) -> &DriverInfo {
         &self.info
     }
 
     fn load(&self, artifact: &Artifact) -> Result<EmulatedKernel, BackendError> {
+        self.refuse_while_recording("a kernel was loaded")?;
         let device = |what: String| BackendError::Device(what);
         let text = std::str::from_utf8(&artifact.code).map_err(|e| device(e.to_string()))?;
         let entry = &artifact.entry;
@@ -108,10 +163,11 @@ impl Driver for Emulator {
         let symbol = unsafe { library.get::<NativeKernel>(b"emu_entry\0") };
         let function = *symbol.map_err(|e| device(e.to_string()))?;
         let plane = entry.plane as u32;
-        Ok(EmulatedKernel { name: entry.name.clone(), plane, entry: function, _library: library })
+        Ok(EmulatedKernel { name: entry.name.as_str().into(), plane, entry: function, _library: Arc::new(library) })
     }
 
     fn alloc(&self, bytes: usize) -> Result<EmulatedMemory, BackendError> {
+        self.refuse_while_recording("memory was allocated")?;
         EmulatedMemory::new(bytes, &self.live)
     }
 
@@ -120,6 +176,7 @@ impl Driver for Emulator {
     }
 
     fn write(&self, dst: Region, bytes: &[u8]) -> Result<(), BackendError> {
+        self.refuse_while_recording("the host wrote")?;
         self.check(dst)?;
         if dst.bytes != bytes.len() {
             return Err(BackendError::Device(format!("{} bytes for {dst:?}", bytes.len())));
@@ -130,6 +187,7 @@ impl Driver for Emulator {
     }
 
     fn read(&self, src: Region) -> Result<Download<Vec<u8>>, BackendError> {
+        self.refuse_while_recording("the host read")?;
         self.check(src)?;
         let mut bytes = vec![0; src.bytes];
         // SAFETY: the region is live and as long as `bytes`.
@@ -144,6 +202,9 @@ impl Driver for Emulator {
         if dst.bytes != src.bytes || !(apart || src.bytes == 0) {
             return Err(BackendError::Device(format!("copy of {src:?} to {dst:?}")));
         }
+        if self.is_recorded(|| Node::Copy { dst, src }) {
+            return Ok(());
+        }
         // SAFETY: both regions are live, of one length, and apart.
         unsafe { std::ptr::copy_nonoverlapping(src.address as *const u8, dst.address as *mut u8, src.bytes) };
         Ok(())
@@ -151,6 +212,9 @@ impl Driver for Emulator {
 
     fn zero(&self, dst: Region) -> Result<(), BackendError> {
         self.check(dst)?;
+        if self.is_recorded(|| Node::Zero(dst)) {
+            return Ok(());
+        }
         // SAFETY: the region is live.
         unsafe { (dst.address as *mut u8).write_bytes(0, dst.bytes) };
         Ok(())
@@ -159,8 +223,12 @@ impl Driver for Emulator {
     fn launch(&self, kernel: &EmulatedKernel, launch: &Launch<'_>) -> Result<(), BackendError> {
         let all = launch.buffers.iter().chain(launch.reach);
         all.clone().try_for_each(|region| self.check(*region))?;
+        if self.is_recorded(|| Node::Launch { kernel: kernel.clone(), launch: OwnedLaunch::new(launch) }) {
+            return Ok(());
+        }
         let regions: Vec<NativeRegion> =
             all.map(|r| NativeRegion { address: r.address, bytes: r.bytes as u64 }).collect();
+        let mut traffic = self.traffic.counters(regions.len());
         let native = NativeLaunch {
             cubes: [launch.cubes.x, launch.cubes.y, launch.cubes.z],
             units: launch.units,
@@ -172,6 +240,7 @@ impl Driver for Emulator {
             buffer_count: launch.buffers.len() as u32,
             info: launch.info.as_ptr(),
             info_bytes: launch.info.len() as u32,
+            traffic: traffic.as_mut().map_or(std::ptr::null_mut(), |counters| counters.as_mut_ptr()),
         };
         let mut message = [0_u8; 512];
         // SAFETY: the kernel was compiled for this interface; what it touches is checked by the runtime against
@@ -180,6 +249,9 @@ impl Driver for Emulator {
         if failed != 0 {
             let text = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy();
             return Err(BackendError::Device(format!("kernel {}: {text}", kernel.name)));
+        }
+        if let Some(counters) = traffic {
+            self.traffic.add(&kernel.name, &counters);
         }
         Ok(())
     }
@@ -193,6 +265,25 @@ impl Driver for Emulator {
     }
 
     fn synchronize(&self) -> Result<(), BackendError> {
-        Ok(())
+        self.refuse_while_recording("the host waited")
+    }
+
+    fn capture(&self, body: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<EmulatedGraph, BackendError> {
+        self.refuse_while_recording("another recording began")?;
+        *self.recording() = Some(EmulatedGraph::default());
+        let outcome = body();
+        let graph = self.recording().take();
+        outcome?;
+        graph.ok_or_else(|| BackendError::Device("a recording was lost".into()))
+    }
+
+    fn replay(&self, graph: &EmulatedGraph) -> Result<(), BackendError> {
+        self.refuse_while_recording("a replay")?;
+        self.replays.fetch_add(1, Ordering::Relaxed);
+        graph.nodes.iter().try_for_each(|node| match node {
+            Node::Launch { kernel, launch } => self.launch(kernel, &launch.launch()),
+            Node::Copy { dst, src } => self.copy(*dst, *src),
+            Node::Zero(dst) => self.zero(*dst),
+        })
     }
 }

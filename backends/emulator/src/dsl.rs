@@ -13,6 +13,7 @@ impl Kernels for OnDemand {
     fn find(&self, variant: &Variant, target: Target) -> Result<Artifact, BackendError> {
         let kernel = source(variant, target).map_err(|e| BackendError::Device(e.to_string()))?;
         let entry = KernelEntry {
+            sha256: String::new(),
             file: format!("{}.cu", kernel.name),
             name: kernel.name,
             entry: kernel.entry,

@@ -10,7 +10,11 @@ mod driver;
 mod dsl;
 mod memory;
 mod native;
+mod recording;
+mod traffic;
 
 pub use compiler::{CompilerError, compiler_available};
 pub use driver::{Emulator, EmulatorOptions};
 pub use dsl::OnDemand;
+pub use recording::EmulatedGraph;
+pub use traffic::Traffic;

@@ -10,6 +10,16 @@ pub(crate) struct NativeRegion {
     pub(crate) bytes: u64,
 }
 
+/// `EmuTraffic`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NativeTraffic {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    pub(crate) distinct_read: u64,
+    pub(crate) distinct_written: u64,
+}
+
 /// `EmuLaunch`.
 #[repr(C)]
 pub(crate) struct NativeLaunch {
@@ -23,6 +33,7 @@ pub(crate) struct NativeLaunch {
     pub(crate) buffer_count: u32,
     pub(crate) info: *const u8,
     pub(crate) info_bytes: u32,
+    pub(crate) traffic: *mut NativeTraffic,
 }
 
 /// `EmuKernel`.

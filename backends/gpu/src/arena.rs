@@ -26,6 +26,7 @@ pub(crate) fn copy_within<D: Driver>(
         let (found, expected) = (format!("{from:?} to {target:?}"), "ranges apart".into());
         return Err(BackendError::Mismatch { op: "copy_within", field: "to", found, expected });
     }
+    gpu.recording.count_node();
     gpu.driver().copy(dst, src)
 }
 
@@ -34,6 +35,7 @@ pub(crate) fn read_range<D: Driver>(
     src: &GpuTensor<D>,
     elements: Range<usize>,
 ) -> Result<Download<Vec<u8>>, BackendError> {
+    gpu.recording.refuse("read_range")?;
     gpu.driver().read(part("read_range", src, &elements)?)
 }
 
@@ -42,6 +44,7 @@ pub(crate) fn write_range<D: Driver>(
     dst: &mut GpuTensor<D>,
     (at, bytes): (usize, &[u8]),
 ) -> Result<(), BackendError> {
+    gpu.recording.refuse("write_range")?;
     let size = dst.spec().dtype.size_bytes();
     if !bytes.len().is_multiple_of(size) {
         let (found, expected) = (format!("{} bytes", bytes.len()), format!("elements of {size} bytes"));

@@ -12,6 +12,7 @@ use perilune_kernels_dsl::{Target, Variant};
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
 
 use crate::launcher::{self, Arguments, Loaded};
+use crate::recording::{self, GpuGraph, Recording};
 use crate::scratch::{Purpose, Scratch, ScratchBuffer};
 use crate::tables::{Table, Tables};
 use crate::{Driver, GpuTensor, Kernels, arena, memory, ops};
@@ -23,6 +24,7 @@ pub struct Gpu<D: Driver> {
     loaded: Mutex<HashMap<Variant, Arc<Loaded<D>>>>,
     tables: Tables<D>,
     scratch: Scratch<D>,
+    pub(crate) recording: Recording<D>,
     info: DeviceInfo,
 }
 
@@ -41,6 +43,7 @@ impl<D: Driver> Gpu<D> {
             loaded: Mutex::default(),
             tables: Tables::default(),
             scratch: Scratch::default(),
+            recording: Recording::default(),
             info,
         }
     }
@@ -57,17 +60,22 @@ impl<D: Driver> Gpu<D> {
 
     /// Launches a kernel, loading it first where needed.
     pub(crate) fn launch(&self, variant: Variant, arguments: Arguments<'_>) -> Result<(), BackendError> {
+        self.recording.count_node();
         launcher::launch(&self.driver, &*self.load(variant)?, arguments)
     }
 
     /// A table of these words in device memory.
     pub(crate) fn table(&self, words: Vec<u64>) -> Result<Table<D>, BackendError> {
-        self.tables.get(&self.driver, words)
+        let table = self.tables.get((&self.driver, &self.recording), words)?;
+        self.recording.keep(&table.memory);
+        Ok(table)
     }
 
     /// A buffer that lives between launches of an operation.
     pub(crate) fn scratch(&self, wanted: (Purpose, usize)) -> Result<ScratchBuffer<D>, BackendError> {
-        self.scratch.get(&self.driver, wanted)
+        let buffer = self.scratch.get((&self.driver, &self.recording), wanted)?;
+        self.recording.keep(&buffer.memory);
+        Ok(buffer)
     }
 
     fn load(&self, variant: Variant) -> Result<Arc<Loaded<D>>, BackendError> {
@@ -75,6 +83,7 @@ impl<D: Driver> Gpu<D> {
         if let Some(kernel) = loaded.get(&variant) {
             return Ok(kernel.clone());
         }
+        self.recording.refuse("loading a kernel")?;
         let artifact = self.kernels.find(&variant, self.target())?;
         launcher::check(&artifact.entry, &variant)?;
         let function = self.driver.load(&artifact)?;
@@ -92,6 +101,7 @@ impl<D: Driver> std::fmt::Debug for Gpu<D> {
 
 impl<D: Driver> Backend for Gpu<D> {
     type Tensor = GpuTensor<D>;
+    type Graph = GpuGraph<D>;
 
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -130,7 +140,16 @@ impl<D: Driver> Backend for Gpu<D> {
     }
 
     fn synchronize(&self) -> Result<(), BackendError> {
+        self.recording.refuse("synchronize")?;
         self.driver.synchronize()
+    }
+
+    fn record(&self, body: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<Option<GpuGraph<D>>, BackendError> {
+        recording::record(self, body)
+    }
+
+    fn replay(&self, graph: &GpuGraph<D>) -> Result<(), BackendError> {
+        recording::replay(self, graph)
     }
 
     fn embed(&self, op: Embed<'_, GpuTensor<D>>) -> Result<(), BackendError> {

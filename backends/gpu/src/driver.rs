@@ -10,6 +10,8 @@ use crate::Artifact;
 pub struct DriverInfo {
     /// Driver and device in a few words, for people.
     pub name: String,
+    /// Whose binaries it runs, as in the manifest of kernels: `sm_90a`, `gfx942`.
+    pub architecture: String,
     /// Memory that allocations may use, in bytes.
     pub memory_bytes: usize,
     /// What kernels are planned for.

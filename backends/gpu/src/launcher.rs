@@ -116,7 +116,7 @@ pub(crate) fn check(entry: &KernelEntry, variant: &Variant) -> Result<(), Backen
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perilune_kernels_dsl::{Abi, Access, InfoPassing, Lengths, ScalarGroup, ScalarType};
+    use perilune_kernels_dsl::{Abi, Access, Lengths, ScalarGroup, ScalarType};
 
     fn entry() -> KernelEntry {
         let group = |scalar_type, count, offset| ScalarGroup { scalar_type, count, offset };
@@ -124,6 +124,7 @@ mod tests {
             name: "test".into(),
             entry: "test_0".into(),
             file: String::new(),
+            sha256: String::new(),
             units: 32,
             plane: 32,
             shared_bytes: 0,
@@ -132,7 +133,6 @@ mod tests {
                 scalars: vec![group(ScalarType::F32, 1, 0), group(ScalarType::U64, 2, 8)],
                 lengths: Some(Lengths { count: 2, offset: 24 }),
                 info_bytes: 40,
-                passing: InfoPassing::Value,
             },
         }
     }

@@ -17,13 +17,16 @@ mod launcher;
 mod manifest;
 mod memory;
 mod ops;
+mod recording;
 mod scratch;
+pub mod stream;
 mod tables;
 mod tensor;
 
 pub use backend::Gpu;
 pub use driver::{Cubes, Driver, DriverInfo, Launch, Region};
-pub use folder::Folder;
+pub use folder::{Folder, FolderError};
 pub use kernels::{Artifact, Kernels};
 pub use manifest::{KernelEntry, Manifest, ManifestError};
+pub use recording::GpuGraph;
 pub use tensor::GpuTensor;

@@ -1,13 +1,14 @@
 //! The manifest that `cargo xtask build-kernels` writes beside its binaries, `manifest.json`.
 //!
 //! A launcher needs, of each kernel: `name`, `entry`, `units`, `plane`, `shared_bytes`, `buffers` (`"read read write"`),
-//! `scalars` (`"u64*1@0 f32*2@8"`: type, count, offset), `lengths` (`"3@16"` or null), `info` (`"40 value"` or
-//! `"40 pointer"`) and, per architecture, `binaries[architecture].file`. Everything else there is for people.
+//! `scalars` (`"u64*1@0 f32*2@8"`: type, count, offset), `lengths` (`"3@16"` or null), `info` (`"40 value"`:
+//! bytes of the structure) and, per architecture, `binaries[architecture].file` and
+//! `.sha256`. Everything else there is for people.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use perilune_kernels_dsl::{Abi, Access, InfoPassing, Lengths, ScalarGroup, ScalarType};
-use serde_json::Value;
+use perilune_kernels_dsl::{Abi, Access, Lengths, ScalarGroup, ScalarType};
+use serde_json::{Map, Value};
 
 /// What is known of one compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct KernelEntry {
     pub entry: String,
     /// File of the binary, relative to the manifest.
     pub file: String,
+    /// SHA-256 of the binary, in lower-case hexadecimal.
+    pub sha256: String,
     /// Units of a cube.
     pub units: usize,
     /// Units of a plane.
@@ -32,6 +35,7 @@ pub struct KernelEntry {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     kernels: HashMap<String, KernelEntry>,
+    architectures: Vec<String>,
 }
 
 /// A manifest that cannot be read.
@@ -65,6 +69,11 @@ impl Manifest {
         self.kernels.len()
     }
 
+    /// Every architecture that a kernel of the file was built for, sorted.
+    pub fn architectures(&self) -> &[String] {
+        &self.architectures
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.kernels.is_empty()
@@ -82,18 +91,24 @@ impl Manifest {
         }
         let list = manifest["kernels"].as_array().ok_or_else(|| general("no list of kernels".into()))?;
         let mut kernels = HashMap::new();
+        let mut architectures = BTreeSet::new();
         for kernel in list {
-            let Some(file) = kernel["binaries"][architecture]["file"].as_str() else { continue };
+            architectures.extend(kernel["binaries"].as_object().into_iter().flat_map(|all| all.keys().cloned()));
+            let Some(binary) = kernel["binaries"][architecture].as_object() else { continue };
             let name = kernel["name"].as_str().unwrap_or_default();
             let fail = |what| ManifestError { kernel: name.into(), what };
-            let entry = parse_entry(kernel, file).map_err(fail)?;
+            let entry = parse_entry(kernel, binary).map_err(fail)?;
             kernels.insert(entry.name.clone(), entry);
         }
-        Ok(Manifest { kernels })
+        Ok(Manifest { kernels, architectures: architectures.into_iter().collect() })
     }
 }
 
-fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
+fn parse_entry(kernel: &Value, binary: &Map<String, Value>) -> Result<KernelEntry, String> {
+    let of_binary = |name: &str| match binary.get(name).and_then(Value::as_str) {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(format!("its binary has no `{name}`")),
+    };
     let text = |name: &str| kernel[name].as_str().ok_or_else(|| format!("no `{name}`"));
     let number = |name: &str| kernel[name].as_u64().map(|n| n as usize).ok_or_else(|| format!("no number `{name}`"));
     let buffers = text("buffers")?.split_whitespace().map(|word| match word {
@@ -101,11 +116,9 @@ fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
         "write" => Ok(Access::Write),
         other => Err(format!("buffer `{other}`")),
     });
-    let (info_bytes, passing) = text("info")?.split_once(' ').ok_or("`info` needs two words")?;
-    let passing = match passing {
-        "value" => InfoPassing::Value,
-        "pointer" => InfoPassing::Pointer,
-        other => return Err(format!("info by `{other}`")),
+    let info_bytes = match text("info")?.split_once(' ') {
+        Some((bytes, "value")) => parse_number(bytes)?,
+        _ => return Err(format!("`info` is `{}`, expected `BYTES value`: build the kernels again", text("info")?)),
     };
     let lengths = kernel["lengths"].as_str().map(|text| {
         let (count, offset) = text.split_once('@').ok_or("`lengths` needs `count@offset`")?;
@@ -114,7 +127,8 @@ fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
     Ok(KernelEntry {
         name: text("name")?.into(),
         entry: text("entry")?.into(),
-        file: file.into(),
+        file: of_binary("file")?,
+        sha256: of_binary("sha256")?,
         units: number("units")?,
         plane: number("plane")?,
         shared_bytes: number("shared_bytes")?,
@@ -122,8 +136,7 @@ fn parse_entry(kernel: &Value, file: &str) -> Result<KernelEntry, String> {
             buffers: buffers.collect::<Result<_, _>>()?,
             scalars: text("scalars")?.split_whitespace().map(parse_group).collect::<Result<_, _>>()?,
             lengths: lengths.transpose()?,
-            info_bytes: parse_number(info_bytes)?,
-            passing,
+            info_bytes,
         },
     })
 }
@@ -156,9 +169,9 @@ mod tests {
                 "name": "rms_norm_v4_u256_p32", "entry": "rms_norm_3f2a", "units": 256, "plane": 32,
                 "shared_bytes": 32, "buffers": "read read write", "scalars": "u64*1@0 f32*2@8", "lengths": "3@16",
                 "info": "40 value", "target": "cuda",
-                "binaries": { "sm_90a": { "file": "sm_90a/rms_norm.cubin", "registers": 34 } }
+                "binaries": { "sm_90a": { "file": "sm_90a/rms_norm.cubin", "sha256": "ab", "registers": 34 } }
             },
-            { "name": "elsewhere", "binaries": { "gfx942": { "file": "gfx942/elsewhere.hsaco" } } }
+            { "name": "elsewhere", "binaries": { "gfx942": { "file": "gfx942/elsewhere.hsaco", "sha256": "cd" } } }
         ]
     }"#;
 
@@ -170,16 +183,22 @@ mod tests {
         assert_eq!((entry.file.as_str(), entry.units, entry.shared_bytes), ("sm_90a/rms_norm.cubin", 256, 32));
         assert_eq!(entry.abi.buffers, [Access::Read, Access::Read, Access::Write]);
         assert_eq!(entry.abi.lengths, Some(Lengths { count: 3, offset: 16 }));
-        assert_eq!((entry.abi.info_bytes, entry.abi.passing), (40, InfoPassing::Value));
-        assert!(Manifest::parse(TEXT, "sm_100a").unwrap().is_empty());
+        assert_eq!(entry.abi.info_bytes, 40);
+        let other = Manifest::parse(TEXT, "sm_100a").unwrap();
+        assert!(other.is_empty());
+        assert_eq!(other.architectures(), ["gfx942", "sm_90a"]);
     }
 
     #[test]
     fn broken_manifests_name_the_kernel() {
         assert_eq!(Manifest::parse(TEXT, "gfx942").unwrap_err().kernel, "elsewhere");
-        for (good, bad) in
-            [("\"units\": 256,", ""), ("f32*2@8", "f64*2@8"), ("read write", "read both"), ("40 value", "40")]
-        {
+        for (good, bad) in [
+            ("\"units\": 256,", ""),
+            ("f32*2@8", "f64*2@8"),
+            ("read write", "read both"),
+            ("40 value", "40 pointer"),
+            ("\"sha256\": \"ab\",", ""),
+        ] {
             let error = Manifest::parse(&TEXT.replacen(good, bad, 1), "sm_90a").unwrap_err();
             assert_eq!(error.kernel, "rms_norm_v4_u256_p32", "{bad}: {error}");
         }

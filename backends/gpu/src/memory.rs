@@ -15,6 +15,7 @@ fn mismatch(op: &'static str, field: &'static str, (found, expected): (String, S
 /// Memory for a tensor, its contents undefined.
 pub(crate) fn reserve<D: Driver>(gpu: &Gpu<D>, spec: &TensorSpec) -> Result<GpuTensor<D>, BackendError> {
     let bytes = spec.size_bytes();
+    gpu.recording.refuse("alloc")?;
     let memory = gpu.driver().alloc(bytes.max(1))?;
     let region = gpu.driver().region(&memory);
     let Some(region) = region.part(0, bytes) else {
@@ -36,6 +37,7 @@ pub(crate) fn upload<D: Driver>(gpu: &Gpu<D>, host: &HostTensor) -> Result<GpuTe
 }
 
 pub(crate) fn write_u32<D: Driver>(gpu: &Gpu<D>, dst: &mut GpuTensor<D>, values: &[u32]) -> Result<(), BackendError> {
+    gpu.recording.refuse("write_u32")?;
     let bytes = bytemuck::cast_slice(values);
     match dst.region().part(0, bytes.len()) {
         Some(region) if dst.spec().dtype == DType::U32 => gpu.driver().write(region, bytes),
@@ -53,12 +55,16 @@ pub(crate) fn zero<D: Driver>(gpu: &Gpu<D>, dst: &mut GpuTensor<D>, rows: Range<
     }
     let row_bytes = dst.spec().size_bytes() / count.max(1);
     match dst.region().part(rows.start * row_bytes, rows.len() * row_bytes) {
-        Some(region) => gpu.driver().zero(region),
+        Some(region) => {
+            gpu.recording.count_node();
+            gpu.driver().zero(region)
+        }
         None => Err(mismatch("zero", "rows", (format!("{rows:?}"), format!("within {}", dst.spec())))),
     }
 }
 
 pub(crate) fn download<D: Driver>(gpu: &Gpu<D>, src: &GpuTensor<D>) -> Result<Download<HostTensor>, BackendError> {
+    gpu.recording.refuse("download")?;
     let (spec, bytes) = (src.spec().clone(), gpu.driver().read(src.region())?);
     Ok(Download::pending(move || {
         let bytes = bytes.wait()?;

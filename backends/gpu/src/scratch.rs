@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use perilune_backend::BackendError;
 
 use crate::launcher::Argument;
+use crate::recording::Recording;
 use crate::{Driver, Region};
 
 /// What a buffer is for; two that are needed at once have different purposes.
@@ -43,7 +44,7 @@ impl<D: Driver> Default for Scratch<D> {
 
 /// A buffer in use; the memory lives as long as it.
 pub(crate) struct ScratchBuffer<D: Driver> {
-    _memory: Arc<D::Memory>,
+    pub(crate) memory: Arc<D::Memory>,
     region: Region,
 }
 
@@ -56,13 +57,18 @@ impl<D: Driver> ScratchBuffer<D> {
 
 impl<D: Driver> Scratch<D> {
     /// A buffer of this many bytes; its contents are undefined.
-    pub(crate) fn get(&self, driver: &D, (purpose, bytes): (Purpose, usize)) -> Result<ScratchBuffer<D>, BackendError> {
+    pub(crate) fn get(
+        &self,
+        (driver, recording): (&D, &Recording<D>),
+        (purpose, bytes): (Purpose, usize),
+    ) -> Result<ScratchBuffer<D>, BackendError> {
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = bytes.max(16);
         let large_enough = buffers.get(&purpose).filter(|m| driver.region(m).bytes >= bytes);
         let memory = match large_enough {
             Some(memory) => memory.clone(),
             None => {
+                recording.refuse("growing a buffer")?;
                 let memory = Arc::new(driver.alloc(bytes)?);
                 buffers.insert(purpose, memory.clone());
                 memory
@@ -70,6 +76,6 @@ impl<D: Driver> Scratch<D> {
         };
         let region = driver.region(&memory).part(0, bytes);
         let region = region.ok_or_else(|| BackendError::Device(format!("{bytes} bytes for {purpose:?}")))?;
-        Ok(ScratchBuffer { _memory: memory, region })
+        Ok(ScratchBuffer { memory, region })
     }
 }

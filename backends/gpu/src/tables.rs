@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use perilune_backend::BackendError;
 
 use crate::launcher::Argument;
+use crate::recording::Recording;
 use crate::{Driver, Region};
 
-/// Tables kept before all of them are dropped; a model has a few per layer.
-const MOST: usize = 4096;
+/// Tables kept before all of them are dropped; a model has a few per layer and height of tiles.
+const MOST: usize = 1 << 16;
 
 /// Tables by contents.
 pub(crate) struct Tables<D: Driver>(Mutex<HashMap<Vec<u64>, Arc<D::Memory>>>);
@@ -25,18 +26,23 @@ impl<D: Driver> Default for Tables<D> {
 
 /// A table as a buffer; the memory lives as long as it.
 pub(crate) struct Table<D: Driver> {
-    _memory: Arc<D::Memory>,
+    pub(crate) memory: Arc<D::Memory>,
     pub(crate) argument: Argument,
 }
 
 impl<D: Driver> Tables<D> {
     /// The table with these words.
-    pub(crate) fn get(&self, driver: &D, words: Vec<u64>) -> Result<Table<D>, BackendError> {
+    pub(crate) fn get(
+        &self,
+        (driver, recording): (&D, &Recording<D>),
+        words: Vec<u64>,
+    ) -> Result<Table<D>, BackendError> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = words.len() * 8;
         let memory = match tables.get(&words) {
             Some(memory) => memory.clone(),
             None => {
+                recording.refuse("a new table")?;
                 let memory = Arc::new(driver.alloc(bytes.max(8))?);
                 driver.write(part(driver.region(&memory), bytes)?, bytemuck::cast_slice(&words))?;
                 if tables.len() >= MOST {
@@ -47,7 +53,7 @@ impl<D: Driver> Tables<D> {
             }
         };
         let region = part(driver.region(&memory), bytes)?;
-        Ok(Table { _memory: memory, argument: Argument { region, element_bytes: 8 } })
+        Ok(Table { memory, argument: Argument { region, element_bytes: 8 } })
     }
 }
 

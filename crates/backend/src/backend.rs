@@ -7,7 +7,7 @@ use perilune_tensor::{HostTensor, TensorSpec};
 use crate::{
     AttnResidual, BackendError, DeviceInfo, DeviceTensor, Download, DraftAppend, DraftAttend, Embed, GatedAct, Kda,
     KdaFold, KdaVerify, Linear, Mla, MoeExperts, MoeRoute, RmsNorm, RotaryTable, RowDistribution, Sample, SampleRow,
-    SampledRow, SelectRows, distribution,
+    SampledRow, SelectRows, StepGraph, distribution,
 };
 
 /// A device that runs the model's operations, in the order they are called, from one thread.
@@ -16,6 +16,8 @@ use crate::{
 pub trait Backend: Send + Sync + 'static {
     /// A tensor on this device.
     type Tensor: DeviceTensor;
+    /// A recorded step; [`crate::NoGraph`] where there is none.
+    type Graph: StepGraph;
 
     /// Facts about the device.
     fn info(&self) -> &DeviceInfo;
@@ -73,6 +75,24 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// The first fault of it.
     fn synchronize(&self) -> Result<(), BackendError>;
+
+    /// Records what `body` enqueues, without running it. `None` where the backend cannot record, or not yet: operations
+    /// of these sizes must have run before, so that nothing has to be allocated. `body` may write no index tensor, read
+    /// nothing and wait for nothing.
+    ///
+    /// # Errors
+    /// Those of `body`; `Device`.
+    fn record(&self, _body: &mut dyn FnMut() -> Result<(), BackendError>) -> Result<Option<Self::Graph>, BackendError> {
+        Ok(None)
+    }
+
+    /// Enqueues what was recorded; it sees what its tensors hold by then.
+    ///
+    /// # Errors
+    /// `Unsupported` where the backend cannot record; `Device`.
+    fn replay(&self, _graph: &Self::Graph) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported { op: "replay", what: "recording a step".into() })
+    }
 
     /// Token embedding.
     ///

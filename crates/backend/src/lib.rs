@@ -17,6 +17,7 @@ mod distribution;
 mod draft;
 mod error;
 mod experts;
+mod graph;
 mod kda;
 mod mla;
 mod random;
@@ -35,6 +36,7 @@ pub use draft::{
 };
 pub use error::BackendError;
 pub use experts::{Expert, MoeExperts, MoeExpertsDims, MoeRoute, MoeRouteDims, Renormalize};
+pub use graph::{NoGraph, StepGraph};
 pub use kda::{Kda, KdaDims, KdaGate, KdaParams};
 pub use mla::{Mla, MlaDims, MlaParams};
 pub use random::{RandomStream, uniform, uniform_of};

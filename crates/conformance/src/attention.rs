@@ -22,6 +22,8 @@ pub(crate) struct MlaCase<B: Backend> {
     gate: Option<Vec<f32>>,
     rows: usize,
     pub(crate) block_size: usize,
+    /// Least entries of the tensor of block ids; those of nobody name no block.
+    pub(crate) table_len: usize,
 }
 
 /// A run: rows of the case, the position of the first, the blocks of its sequence.
@@ -59,7 +61,7 @@ impl<B: Backend> MlaCase<B> {
         let q = noise.row(rows * dims.num_heads * dims.qk_head_dim(), 3.0);
         let kv_a = noise.row(rows * dims.latent_width(), 1.0);
         let gate = (gated == Gated::Yes).then(|| noise.row(rows * dims.num_heads * dims.v_head_dim, 2.0));
-        MlaCase { dims, params, kv_norm, kv_b, q, kv_a, gate, rows, block_size }
+        MlaCase { dims, params, kv_norm, kv_b, q, kv_a, gate, rows, block_size, table_len: 0 }
     }
 
     /// An arena of blocks, with elements of nobody around them, whose every value is NaN.
@@ -97,7 +99,8 @@ impl<B: Backend> MlaCase<B> {
             *sum += r.blocks.len() as u32;
             Some(*sum)
         }));
-        let blocks: Vec<u32> = runs.iter().flat_map(|r| r.blocks.iter().copied()).collect();
+        let mut blocks: Vec<u32> = runs.iter().flat_map(|r| r.blocks.iter().copied()).collect();
+        blocks.resize(blocks.len().max(self.table_len), u32::MAX);
         let (offset, blocks) = (rig.u32(&offsets), rig.u32(&blocks));
         let q = rig.f32([self.rows, d.num_heads * d.qk_head_dim()], &self.q);
         let kv_a = rig.f32([self.rows, d.latent_width()], &self.kv_a);

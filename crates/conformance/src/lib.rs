@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // every function here is the body of a test
 
 mod attention;
+mod batch;
 mod draft;
 mod invariance;
 mod kda;
@@ -24,6 +25,7 @@ mod sample;
 mod token_wise;
 
 pub use attention::check_mla;
+pub use batch::{check_kda_batch, check_mla_splits};
 pub use draft::check_draft_attention;
 pub use invariance::{check_bits_kda, check_bits_linear, check_bits_mla, check_bits_moe};
 pub use kda::check_kda;
@@ -41,7 +43,8 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@each $backend;
             memory check_memory, embed check_embed, select_rows check_select_rows, linear check_linear,
             rms_norm check_rms_norm, gated_act check_gated_act, attn_residual check_attn_residual,
-            kda check_kda, kda_replay check_kda_replay, mla check_mla, draft_attention check_draft_attention, moe_route check_moe_route, moe_experts check_moe_experts,
+            kda check_kda, kda_batch check_kda_batch, kda_replay check_kda_replay, mla check_mla, draft_attention check_draft_attention,
+            mla_splits check_mla_splits, moe_route check_moe_route, moe_experts check_moe_experts,
             sample_scores check_sample_scores, sample_draws check_sample_draws);
     };
     (@each $backend:expr; $($name:ident $check:ident),*) => {

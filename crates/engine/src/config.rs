@@ -37,6 +37,11 @@ impl EngineConfig {
         self.context_length.min(self.cache.capacity_tokens())
     }
 
+    /// Most token rows of a step.
+    pub fn max_step_rows(&self) -> usize {
+        self.chunked_prefill_size + self.max_running_requests * (1 + self.max_drafts)
+    }
+
     /// Checks that every size is at least 1.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use perilune_cache::{CacheOp, HostId, Place, UnitKind};
 use perilune_config::ModelConfig;
 use perilune_model::{
     BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, ModelError, Run,
-    SlotCopy, StepLimits, Workspace,
+    SlotCopy, StepGraphs, StepLimits, Workspace,
 };
 use perilune_speculate::Proposal;
 use perilune_tensor::TokenId;
@@ -26,6 +26,7 @@ pub struct ModelRunner<B: Backend> {
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
     caches: Caches<B>,
+    graphs: StepGraphs<B>,
     /// Units that are kept in host memory, or on their way there.
     saved: HashMap<HostId, Saved>,
     folds: FoldBatch<B>,
@@ -64,7 +65,7 @@ pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
     let decode_rows = max_runs * (1 + config.max_drafts);
     let blocks_each = config.effective_context().div_ceil(config.cache.block_size.max(1));
     StepLimits {
-        max_rows: config.chunked_prefill_size + decode_rows,
+        max_rows: config.max_step_rows(),
         max_runs,
         max_blocks: max_runs.saturating_mul(blocks_each),
         max_logit_rows: config.max_prompt_logit_rows + decode_rows,
@@ -115,6 +116,7 @@ impl<B: Backend> ModelRunner<B> {
             speculation,
             batch: ForwardBatch::new(&backend, limits)?,
             caches: Caches::new(&backend, model.config(), shape)?,
+            graphs: StepGraphs::default(),
             saved: HashMap::new(),
             model,
             backend,
@@ -168,7 +170,9 @@ impl<B: Backend> ModelRunner<B> {
                 self.verified.push(Verified { run: index, first_row, slot: run.slot, copies: planned.copies });
             }
         }
-        Ok(self.model.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches)?)
+        let ModelRunner { backend, model, workspace, batch, caches, graphs, .. } = self;
+        let step = || model.forward(backend, workspace, batch, caches);
+        Ok(graphs.run((backend, batch.shape()), step)?)
     }
 
     fn perform(&mut self, op: CacheOp) -> Result<(), BackendError> {

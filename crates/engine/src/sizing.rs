@@ -17,6 +17,8 @@ pub struct PoolRequest<'a> {
     pub wanted_bytes: usize,
     /// Tokens per block, at least 1.
     pub block_size: usize,
+    /// `F32` elements that a draft keeps per token; 0 without one.
+    pub draft_len: usize,
     /// Most tokens of one request.
     pub context_length: usize,
     /// Most requests that run at once, at least 1.
@@ -40,8 +42,9 @@ pub struct PoolSizes {
 /// # Errors
 /// `NoRoom`, with the numbers, where it does not.
 pub fn size_pools(request: PoolRequest<'_>) -> Result<PoolSizes, EngineError> {
-    let PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests } = request;
-    let shape = CacheShape::new(model, block_size, 0);
+    let PoolRequest { model, budget_bytes, wanted_bytes, block_size, context_length, max_running_requests, .. } =
+        request;
+    let shape = CacheShape::with_draft(model, (block_size, request.draft_len), 0);
     let blocks_each = context_length.div_ceil(block_size.max(1)).max(1);
     let one = shape.slot_bytes().saturating_add(shape.block_bytes().saturating_mul(blocks_each));
     if one > budget_bytes {
@@ -90,6 +93,7 @@ mod tests {
                 budget_bytes,
                 wanted_bytes,
                 block_size,
+                draft_len: 0,
                 context_length,
                 max_running_requests,
             })

@@ -7,7 +7,7 @@ use perilune_backend::{Backend, BackendError, BlockTables, Segments, Snapshots};
 use perilune_tensor::{TensorSpec, TokenId};
 
 use crate::columns::{CopyColumns, RunColumns, RunRows, index_value};
-use crate::{ModelError, StepLimits};
+use crate::{ModelError, StepLimits, StepShape};
 
 /// Runs of at most this many tokens take the decode form of the sequence operations; longer ones cannot be verified.
 pub const MAX_DECODE_ROWS: usize = 8;
@@ -210,6 +210,18 @@ impl<B: Backend> ForwardBatch<B> {
         self.num_logit_rows = index.len();
         self.starts = starts;
         Ok(backend.write_u32(&mut self.logit_index, &index)?)
+    }
+
+    /// The shape of a step that a recording can stand for: short runs alone, no copies of states on the way.
+    pub fn shape(&self) -> Option<StepShape> {
+        let recordable = self.prefill.is_empty() && self.decode.snapshots().is_none() && self.rows > 0;
+        let shape = StepShape {
+            rows: self.rows,
+            verified: self.verify.segments().count,
+            runs: self.decode.segments().count,
+            logit_rows: self.num_logit_rows,
+        };
+        recordable.then_some(shape)
     }
 
     /// Rows of the logits that belong to a run of the plan, in the order of its tokens.

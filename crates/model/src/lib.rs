@@ -2,7 +2,8 @@
 //!
 //! [`Kimi`] holds the weights, [`Caches`] what sequences leave behind, [`Workspace`] the activations of a step,
 //! [`ForwardBatch`] which rows of a step belong to which sequence. A step is [`ForwardBatch::fill`], then
-//! [`Kimi::forward`], then sampling from [`Workspace::logits`]. Nothing is allocated on the device during a step.
+//! [`Kimi::forward`], then sampling from [`Workspace::logits`]. Nothing is allocated on the device during a step, so
+//! [`StepGraphs`] can record one and replay it where the device can.
 
 mod batch;
 mod caches;
@@ -11,6 +12,7 @@ mod error;
 mod feed_forward;
 mod fold;
 mod forward;
+mod graphs;
 mod kda;
 mod kimi;
 mod load;
@@ -23,6 +25,7 @@ pub use batch::{BatchPlan, Effect, ForwardBatch, LogitRows, MAX_DECODE_ROWS, Run
 pub use caches::{CacheShape, Caches};
 pub use error::ModelError;
 pub use fold::{FoldBatch, FoldRun};
+pub use graphs::{StepGraphs, StepShape};
 pub use kimi::Kimi;
 pub use tap::{TapSpec, TapStream};
 pub use workspace::{StepLimits, Workspace};

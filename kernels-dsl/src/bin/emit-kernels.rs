@@ -2,15 +2,13 @@
 //!
 //! `cargo xtask build-kernels` runs it; it knows nothing of compilers.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use perilune_kernels_dsl::Target;
 use perilune_kernels_dsl::catalogue::{Shapes, variants};
-use perilune_kernels_dsl::compile::{KernelSource, source};
-use perilune_kernels_dsl::{Access, Dialect, InfoPassing, ScalarType, Target};
-use serde_json::{Value, json};
+use perilune_kernels_dsl::compile::emit;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -40,53 +38,7 @@ fn run() -> Result<(), Failure> {
         models = Shapes::known()?;
     }
     for target in [Target::CUDA, Target::HIP] {
-        emit(&out, target, &models)?;
+        emit::write(&out, target, &variants(&models, target))?;
     }
     Ok(())
-}
-
-/// All sources for one target, and their index.
-fn emit(out: &Path, target: Target, models: &[Shapes]) -> Result<(), Failure> {
-    let (folder, extension) = match target.dialect {
-        Dialect::Cuda => ("cuda", "cu"),
-        Dialect::Hip => ("hip", "hip"),
-    };
-    fs::create_dir_all(out.join(folder))?;
-    let mut index = Vec::new();
-    for variant in variants(models, target) {
-        let kernel = source(&variant, target)?;
-        let file = format!("{folder}/{}.{extension}", kernel.name);
-        fs::write(out.join(&file), &kernel.text)?;
-        index.push(facts(&kernel, &file));
-    }
-    fs::write(out.join(format!("{folder}.json")), serde_json::to_string_pretty(&index)?)?;
-    Ok(())
-}
-
-/// What a launcher must know of a kernel, in the words of the launcher's manifest.
-fn facts(kernel: &KernelSource, file: &str) -> Value {
-    let abi = &kernel.abi;
-    let buffers: Vec<&str> = abi.buffers.iter().map(|b| if *b == Access::Read { "read" } else { "write" }).collect();
-    let mut scalars = String::new();
-    for group in &abi.scalars {
-        let name = match group.scalar_type {
-            ScalarType::F32 => "f32",
-            ScalarType::U32 => "u32",
-            ScalarType::U64 => "u64",
-        };
-        let _ = write!(scalars, "{}{name}*{}@{}", if scalars.is_empty() { "" } else { " " }, group.count, group.offset);
-    }
-    let passing = if abi.passing == InfoPassing::Value { "value" } else { "pointer" };
-    json!({
-        "name": kernel.name,
-        "source": file,
-        "entry": kernel.entry,
-        "units": kernel.units,
-        "plane": kernel.plane,
-        "shared_bytes": kernel.shared_bytes,
-        "buffers": buffers.join(" "),
-        "scalars": scalars,
-        "lengths": abi.lengths.map(|l| format!("{}@{}", l.count, l.offset)),
-        "info": format!("{} {passing}", abi.info_bytes),
-    })
 }

@@ -3,10 +3,10 @@
 use cubecl_core::ir::metadata::Info;
 use cubecl_core::ir::{ElemType, FloatKind, UIntKind};
 
-use crate::{Abi, Access, Dialect, InfoPassing, Lengths, ScalarGroup, ScalarType, Target};
+use crate::{Abi, Access, Lengths, ScalarGroup, ScalarType};
 
 /// The layout; an error for a scalar type that no launcher of ours packs or a kernel that reads shapes of tensors.
-pub(super) fn describe(info: &Info, buffers: Vec<Access>, target: Target) -> Result<Abi, String> {
+pub(super) fn describe(info: &Info, buffers: Vec<Access>) -> Result<Abi, String> {
     if info.has_dynamic_meta {
         return Err("reads the shape of a tensor; pass sizes as scalars".into());
     }
@@ -19,11 +19,7 @@ pub(super) fn describe(info: &Info, buffers: Vec<Access>, target: Target) -> Res
     if lengths.is_some_and(|l| l.count != buffers.len()) {
         return Err(format!("{lengths:?} for {} buffers", buffers.len()));
     }
-    let passing = match target.dialect {
-        Dialect::Cuda => InfoPassing::Value,
-        Dialect::Hip => InfoPassing::Pointer,
-    };
-    Ok(Abi { buffers, scalars, lengths, info_bytes: info.dynamic_meta_offset, passing })
+    Ok(Abi { buffers, scalars, lengths, info_bytes: info.dynamic_meta_offset })
 }
 
 fn scalar_type(ty: ElemType) -> Result<ScalarType, String> {

@@ -3,6 +3,7 @@
 mod abi;
 mod builder;
 mod canonical;
+pub mod emit;
 
 use cubecl::prelude::*;
 use cubecl_core::Compiler;
@@ -75,12 +76,16 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
     let kernel = kernel.map_err(|e| fail(format!("{e:?}")))?;
     let access = |writes: bool| if writes { Access::Write } else { Access::Read };
     let accesses = kernel.io.iter().map(|io| access(io.is_writable())).collect();
-    let abi = abi::describe(&info, accesses, target).map_err(fail)?;
+    let abi = abi::describe(&info, accesses).map_err(fail)?;
     if !kernel.source.contains(&format!("{generated_entry}(")) {
         return Err(fail(format!("the text has no entry point `{generated_entry}`")));
     }
     // The generated name has a hash that differs from build to build.
     let text = canonical::renumber(&kernel.source).replace(&generated_entry, &name);
+    let text = match target.dialect {
+        Dialect::Cuda => text,
+        Dialect::Hip => info_by_value(&text).ok_or_else(|| fail("takes no structure of scalars last".into()))?,
+    };
     let units = variant.geometry().units;
     Ok(KernelSource {
         entry: name.clone(),
@@ -91,6 +96,15 @@ pub fn source(variant: &Variant, target: Target) -> Result<KernelSource, Compile
         abi,
         name,
     })
+}
+
+/// CubeCL's HIP takes the structure as a pointer to device memory, which a launcher would have to keep filled for as long as
+/// a recorded launch may be replayed. By value it is part of the launch, as on CUDA.
+fn info_by_value(text: &str) -> Option<String> {
+    const POINTER: &str = "info_st const* const __restrict__ ";
+    let (before, after) = text.split_once(POINTER)?;
+    let (name, body) = after.split_once(") {")?;
+    Some(format!("{before}info_st const info_argument) {{\ninfo_st const* const {name} = &info_argument;{body}"))
 }
 
 fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
@@ -113,5 +127,18 @@ fn define(variant: &Variant, builder: &Builder) -> KernelDefinition {
             MlaStage::Attend => v.define_attend(builder),
             MlaStage::Value => v.define_value(builder),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_parameter_becomes_a_value() {
+        let text = "struct info_st {};\nvoid k(float* v0, info_st const* const __restrict__ v1) {\nreturn;}";
+        let wanted = "struct info_st {};\nvoid k(float* v0, info_st const info_argument) {\ninfo_st const* const v1 = &info_argument;\nreturn;}";
+        assert_eq!(info_by_value(text).as_deref(), Some(wanted));
+        assert_eq!(info_by_value("void k(float* v0) {}"), None);
     }
 }

@@ -16,6 +16,9 @@ pub struct TrainDraftArgs {
     /// The target's device.
     #[arg(long, env = "PERILUNE_BACKEND", value_enum, default_value_t = BackendKind::Cpu)]
     pub backend: BackendKind,
+    /// Folder of a GPU's kernels, which `cargo xtask build-kernels --out DIR` writes; needed by cuda and hip.
+    #[arg(long, env = "PERILUNE_KERNELS", value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
     /// Threads that compute, 1 to 1024; all cores this process may use where absent.
     #[arg(long, env = "PERILUNE_THREADS", value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,

@@ -20,6 +20,15 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of drafts that can be verified with the token before them.
+pub(super) fn num_drafts(text: &str) -> Result<usize, String> {
+    let most = perilune_model::MAX_DECODE_ROWS - 1;
+    match text.parse::<usize>() {
+        Ok(value) if (1..=most).contains(&value) => Ok(value),
+        _ => Err(format!("it must be an integer from 1 to {most}; --speculative off is for none")),
+    }
+}
+
 /// A number of threads.
 pub(super) fn thread_count(text: &str) -> Result<usize, String> {
     integer(text, 1..=MAX_THREADS)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{CheckpointRules, Engine, EngineConfig, EngineStats, Prefixes, StepRunner};
 use perilune_server::app::SharedApp;
+use perilune_server::drafting::DraftOptions;
 use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, WeightCheck, load};
 use perilune_server::progress::Show;
@@ -140,11 +141,13 @@ pub fn demo_options() -> LoadOptions {
     LoadOptions {
         dir: demo_dir(),
         backend: perilune_server::backend::BackendKind::Cpu,
+        kernels: None,
         threads: Some(2),
         context_length: Some(16_384),
         mem_fraction: 0.5,
         chunked_prefill_size: 256,
         max_running_requests: 16,
+        drafts: DraftOptions::off(),
         max_queued_requests: 64,
         block_size: 32,
         prefixes: Prefixes::Keep,

@@ -9,7 +9,7 @@ use super::emitted::Source;
 use super::hip::Clang;
 use super::inspect::{self, Report};
 use super::lock::sha256;
-use super::nvrtc::Nvrtc;
+use super::nvrtc::{Nvrtc, Thrift};
 use super::options::Family;
 use super::toolchain::Toolchain;
 
@@ -76,9 +76,13 @@ impl Compilers<'_> {
         let path: PathBuf = self.out.join(&file);
         let (image, report) = match (source.family, &self.nvrtc, &self.clang) {
             (Family::Cuda, Some(nvrtc), _) => {
-                let cubin = nvrtc.compile(&source.text, architecture)?;
-                fs::write(&path, &cubin.image)?;
-                (cubin.image, inspect::cubin(self.toolchain, &path, &cubin.log)?)
+                let build = |thrift| {
+                    let cubin = nvrtc.compile(&source.text, (architecture, thrift))?;
+                    fs::write(&path, &cubin.image)?;
+                    anyhow::Ok((cubin.image, inspect::cubin(self.toolchain, &path, &cubin.log)?))
+                };
+                let usual = build(Thrift::Usual)?;
+                if usual.1.spilled_bytes > 0 { build(Thrift::Generous)? } else { usual }
             }
             (Family::Hip, _, Some(clang)) => {
                 let object = clang.compile(&source.path, architecture)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::options::Family;
+use super::options::{Family, Options, Which};
 use crate::process::{cargo, run};
 
 /// One generated source.
@@ -21,20 +21,26 @@ pub(super) struct Source {
     pub(super) facts: Value,
 }
 
-/// Runs the emitter into `folder` and reads every source of these families, sorted by name.
+/// Runs the emitter into the output folder and reads every source of the families asked for, sorted by name.
 ///
 /// # Errors
 /// Where the emitter fails or its index cannot be read.
-pub(super) fn emit(folder: &Path, families: &[Family], models: &[PathBuf]) -> Result<Vec<Source>> {
-    let package = ["--package", "perilune-kernels-dsl", "--features", "compile", "--bin", "emit-kernels"];
+pub(super) fn emit(options: &Options) -> Result<Vec<Source>> {
+    let folder = options.out.as_path();
+    let emitter: &[&str] = match options.which {
+        Which::Catalogue => {
+            &["--package", "perilune-kernels-dsl", "--features", "compile", "--bin", "emit-kernels", "--"]
+        }
+        Which::Checks => &["--package", "perilune-gpu-checks", "--features", "emulator", "--", "kernels"],
+    };
     let mut command = cargo(&["run", "--release", "--quiet"]);
-    command.args(package).arg("--").arg("--out").arg(folder);
-    for model in models {
+    command.args(emitter).arg("--out").arg(folder);
+    for model in &options.models {
         command.arg("--model").arg(fs::canonicalize(model).with_context(|| model.display().to_string())?);
     }
     run(command)?;
     let mut sources = Vec::new();
-    for family in families {
+    for family in &options.families() {
         let index = folder.join(format!("{}.json", family.name()));
         let text = fs::read_to_string(&index).with_context(|| index.display().to_string())?;
         let list: Vec<Value> = serde_json::from_str(&text).with_context(|| index.display().to_string())?;

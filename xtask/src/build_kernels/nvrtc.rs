@@ -30,6 +30,15 @@ pub(super) struct Nvrtc {
     includes: [CString; 2],
 }
 
+/// How the assembler weighs registers against threads that run at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Thrift {
+    /// As it likes: now and then it spills a little to fit another block.
+    Usual,
+    /// More registers rather than spills.
+    Generous,
+}
+
 /// What a compilation gives.
 pub(super) struct Cubin {
     pub(super) image: Vec<u8>,
@@ -60,7 +69,12 @@ impl Nvrtc {
     ///
     /// # Errors
     /// With the compiler's log.
-    pub(super) fn compile(&self, source: &str, architecture: &str) -> Result<Cubin> {
+    pub(super) fn compile(&self, source: &str, (architecture, thrift): (&str, Thrift)) -> Result<Cubin> {
+        let source = match thrift {
+            Thrift::Usual => source.to_owned(),
+            // Two blocks at once are enough: registers for more of them are what is spilled for.
+            Thrift::Generous => source.replacen("__launch_bounds__(256)", "__launch_bounds__(256, 2)", 1),
+        };
         let (source, name) = (CString::new(source)?, c"kernel.cu");
         let mut program: Program = ptr::null_mut();
         // SAFETY: both strings end in NUL and outlive the call; no headers are passed.
@@ -77,18 +91,21 @@ impl Nvrtc {
         if created != 0 {
             bail!("the CUDA compiler did not take the source (code {created})");
         }
-        let cubin = self.finish(program, architecture);
+        let cubin = self.finish(program, (architecture, thrift));
         // SAFETY: `program` was created above and is not used afterwards.
         unsafe { self.symbol::<Destroy>(c"nvrtcDestroyProgram")?(&mut program) };
         cubin
     }
 
-    fn finish(&self, program: Program, architecture: &str) -> Result<Cubin> {
+    fn finish(&self, program: Program, (architecture, thrift): (&str, Thrift)) -> Result<Cubin> {
         let architecture = CString::new(format!("--gpu-architecture={architecture}"))?;
         // Kernels say where they want a fused multiply-add; what else is contracted would differ from kernel to kernel.
         let flags = [c"--std=c++17", c"--fmad=false", c"--ftz=false", c"--ptxas-options=-v"];
         let mut options = vec![architecture.as_ptr()];
         options.extend(flags.map(CStr::as_ptr));
+        if thrift == Thrift::Generous {
+            options.push(c"--ptxas-options=--register-usage-level=10".as_ptr());
+        }
         options.extend(self.includes.iter().map(|i| i.as_ptr()));
         // SAFETY: a live program; every option ends in NUL and outlives the call.
         let compiled = unsafe {

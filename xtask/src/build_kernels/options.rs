@@ -12,6 +12,7 @@ usage: cargo xtask build-kernels [OPTIONS]
   --target cuda|hip|all     which sources and binaries (default all)
   --arch LIST               of sm_90a, sm_100a, gfx942, gfx950 (default: all of the target)
   --model FILE              a config.json; may be given several times (default: every shape in the catalogue)
+  --checks                  instead of the catalogue: what `tests/gpu/run` launches, found by running it on the emulator
   --out DIR                 where to write (default target/kernels)
   --check                   only compare the generated sources with kernels-dsl/kernels.lock; needs no compiler
   --lock                    only write kernels-dsl/kernels.lock; needs no compiler
@@ -53,10 +54,20 @@ pub(super) enum Mode {
     Update,
 }
 
+/// Which kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those of models.
+    Catalogue,
+    /// Those that the checks of a GPU launch, and the known models' as well.
+    Checks,
+}
+
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) mode: Mode,
+    pub(super) which: Which,
     pub(super) architectures: Vec<(&'static str, Family)>,
     pub(super) models: Vec<PathBuf>,
     pub(super) out: PathBuf,
@@ -68,8 +79,13 @@ impl Options {
     /// # Errors
     /// Says what is unknown or contradictory.
     pub(super) fn parse(args: &[String]) -> Result<Options> {
-        let mut options =
-            Options { mode: Mode::Build, architectures: Vec::new(), models: Vec::new(), out: default_out() };
+        let mut options = Options {
+            mode: Mode::Build,
+            which: Which::Catalogue,
+            architectures: Vec::new(),
+            models: Vec::new(),
+            out: default_out(),
+        };
         let (mut target, mut chosen) = ("all".to_owned(), None);
         let mut args = args.iter();
         while let Some(name) = args.next() {
@@ -79,6 +95,7 @@ impl Options {
                 "--arch" => chosen = Some(value()?),
                 "--model" => options.models.push(value()?.into()),
                 "--out" => options.out = value()?.into(),
+                "--checks" => options.which = Which::Checks,
                 "--check" => options.mode = Mode::Check,
                 "--lock" => options.mode = Mode::Lock,
                 "--update" => options.mode = Mode::Update,
@@ -87,8 +104,14 @@ impl Options {
         }
         options.architectures = architectures(&target, chosen.as_deref())?;
         let all = options.architectures.len() == ARCHITECTURES.len() && options.models.is_empty();
-        if options.mode != Mode::Build && !all {
-            bail!("--check, --lock and --update are about the whole catalogue: leave out --target, --arch and --model");
+        let catalogue = options.which == Which::Catalogue;
+        if options.mode != Mode::Build && !(all && catalogue) {
+            bail!(
+                "--check, --lock and --update are about the whole catalogue: leave out --target, --arch, --model and --checks"
+            );
+        }
+        if !catalogue && !options.models.is_empty() {
+            bail!("--checks has its own models: leave out --model");
         }
         Ok(options)
     }
@@ -144,6 +167,8 @@ mod tests {
         assert!(parse("--update --target cuda").is_err());
         assert!(parse("--check --model x.json").is_err());
         assert!(parse("--lock --target hip").is_err());
+        assert!(parse("--check --checks").is_err() && parse("--checks --model x.json").is_err());
+        assert_eq!(parse("--checks --arch sm_90a").unwrap().which, Which::Checks);
         assert_eq!(parse("--check").unwrap().mode, Mode::Check);
         assert_eq!(parse("--lock").unwrap().mode, Mode::Lock);
     }

@@ -30,6 +30,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cpu", &["backend", "tensor"]),
     ("kernels-dsl", &[]),
     ("gpu", &["backend", "kernels-dsl", "tensor"]),
+    ("cuda", &["gpu", "kernels-dsl"]),
+    ("hip", &["gpu", "kernels-dsl"]),
     // The only backend that compiles kernels at run time: it exists for tests.
     ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
@@ -38,10 +40,15 @@ const LAYERS: &[(&str, &[&str])] = &[
             "backend",
             "config",
             "cpu",
+            "cuda",
             "engine",
+            "gpu",
+            "hip",
+            "kernels-dsl",
             "model",
             "protocol",
             "sampling",
+            "speculate",
             "tensor",
             "tokenizer",
             "train",
@@ -54,14 +61,15 @@ const SERDE_USERS: &[&str] = &["config", "protocol", "server", "tests"];
 /// Never below `crates/`, not even through another crate.
 const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hip-sys", "hip-runtime-sys"];
 /// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
-const WITHOUT_CUBECL: &[&str] = &["perilune-server", "perilune-gpu"];
+const WITHOUT_CUBECL: &[&[&str]] =
+    &[&["perilune-server", "--features", "cuda,hip"], &["perilune-gpu"], &["perilune-cuda"], &["perilune-hip"]];
 /// Crates of CubeCL that the draft trainer builds: plain data types that burn's arithmetic on the CPU is made of.
 const DEVICELESS: &[&str] = &["cubecl-common", "cubecl-environment", "cubecl-zspace"];
 /// Packages whose optional parts `cargo metadata` takes for built: the way through them is not followed there,
 /// [`check_cubecl`] looks at what is really built.
 const OPAQUE: &[&str] = &["kernels-dsl", "burn"];
 /// Members that a bare `cargo build` or `cargo test` leaves out, for what they bring with them: CubeCL, burn.
-const NOT_BY_DEFAULT: &[&str] = &["emulator", "kernels-dsl", "train", "xtask"];
+const NOT_BY_DEFAULT: &[&str] = &["cuda", "emulator", "gpu-checks", "hip", "kernels-dsl", "train", "xtask"];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
@@ -79,19 +87,20 @@ struct Package<'a> {
 /// Findings of `cargo tree`, which resolves features for one package: whether it would build CubeCL.
 pub(super) fn check_cubecl() -> Result<Vec<String>> {
     let mut findings = Vec::new();
+    let trainer: &[&str] = &["perilune-train"];
     let all = WITHOUT_CUBECL.iter().map(|package| (*package, &[][..]));
-    for (package, allowed) in all.chain([("perilune-train", DEVICELESS)]) {
-        let tree = ["tree", "--locked", "--package", package, "--edges", "normal,build", "--prefix", "none"];
-        let tree = output(cargo(&tree))?;
-        findings.extend(find_cubecl(&tree, allowed).map(|used| format!("{package}: builds {used}")));
+    for (package, allowed) in all.chain([(trainer, DEVICELESS)]) {
+        let mut tree = cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--package"]);
+        tree.args(package);
+        let tree = output(tree)?;
+        findings.extend(find_cubecl(&tree, allowed).map(|used| format!("{}: builds {used}", package.join(" "))));
     }
     Ok(findings)
 }
 
 fn find_cubecl<'t>(tree: &'t str, allowed: &[&str]) -> Option<&'t str> {
-    let forbidden = |line: &&str| line.starts_with("cubecl") || line.starts_with("cudarc");
-    let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
-    tree.lines().filter(forbidden).find(|line| !allowed.contains(&name(line).as_str()))
+    let allowed = |line: &str| line.split(' ').next().is_some_and(|name| allowed.contains(&name));
+    tree.lines().find(|line| line.starts_with("cubecl") && !allowed(line))
 }
 
 /// Findings of all workspace members.

@@ -9,6 +9,7 @@ pub(crate) fn sample<D: Driver>(
     gpu: &Gpu<D>,
     op: Sample<'_, GpuTensor<D>>,
 ) -> Result<Download<Vec<SampledRow>>, BackendError> {
+    gpu.recording.refuse("sample")?;
     let row_bytes = op.dims()? * 4;
     let mut rows: Vec<usize> = op.rows.iter().map(|r| r.row).collect();
     rows.sort_unstable();

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{
     AnchorRow, ConfidenceInput, DraftConfig, DraftFamily, DraftHeads, DraftMask, DraftTaps, MarkovHead, MarkovKind,
     Rotary, TapNorm, TapStream, Yarn,
@@ -33,6 +35,17 @@ impl DraftConfig {
         parse(&path, &read_text(&path)?)
     }
 
+    /// Reads a configuration file if it is that of a draft; `None` where it says it is something else.
+    ///
+    /// # Errors
+    /// As [`DraftConfig::from_dir`].
+    pub fn find(path: &Path) -> Result<Option<Self>, ConfigError> {
+        let text = read_text(path)?;
+        let value: Value = read_json(path, &text)?;
+        let is_draft = family(&Keys::root(path, &value)?).is_ok() || value.get("speculators_model_type").is_some();
+        is_draft.then(|| parse(path, &text)).transpose()
+    }
+
     /// Reads the text of a configuration file.
     ///
     /// # Errors
@@ -40,6 +53,10 @@ impl DraftConfig {
     pub fn from_json_str(text: &str) -> Result<Self, ConfigError> {
         parse(Path::new("config.json"), text)
     }
+}
+
+fn read_json(path: &Path, text: &str) -> Result<Value, ConfigError> {
+    serde_json::from_str(text).map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// The outermost object and the one with the keys of the method.
@@ -79,8 +96,7 @@ impl<'a> Source<'a> {
 }
 
 fn parse(path: &Path, text: &str) -> Result<DraftConfig, ConfigError> {
-    let value = serde_json::from_str(text)
-        .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: error.to_string() })?;
+    let value: Value = read_json(path, text)?;
     let top = Keys::root(path, &value)?;
     let method = top.child("dflash_config")?.map_or_else(|| top.child("dspark_config"), |keys| Ok(Some(keys)))?;
     let source = Source { top, method };

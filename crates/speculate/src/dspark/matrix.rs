@@ -10,6 +10,8 @@ use perilune_weights::{HostWeight, WeightsError};
 pub(crate) fn stack(a: &HostWeight, b: &HostWeight) -> Result<HostWeight, WeightsError> {
     let rows = a.data.spec().shape.rows() + b.data.spec().shape.rows();
     let size = [rows, a.data.spec().shape.width()];
+    check_float(a)?;
+    check_float(b)?;
     if a.format == b.format {
         return made(a.format, size, [a.data.bytes(), b.data.bytes()].concat());
     }
@@ -19,6 +21,7 @@ pub(crate) fn stack(a: &HostWeight, b: &HostWeight) -> Result<HostWeight, Weight
 
 /// Some columns of all features.
 pub(crate) fn columns(weight: &HostWeight, range: Range<usize>) -> Result<HostWeight, WeightsError> {
+    check_float(weight)?;
     let spec = weight.data.spec();
     let element = spec.dtype.size_bytes();
     let rows = weight.data.bytes().chunks_exact(spec.shape.width() * element);
@@ -28,9 +31,22 @@ pub(crate) fn columns(weight: &HostWeight, range: Range<usize>) -> Result<HostWe
 
 /// The same values as `F32`.
 pub(crate) fn widened(weight: &HostWeight) -> Result<HostWeight, WeightsError> {
+    check_float(weight)?;
     let values = weight.data.to_f32();
     let spec = weight.data.spec();
     made(QuantFormat::F32, [spec.shape.rows(), spec.shape.width()], bytemuck::cast_slice(&values).to_vec())
+}
+
+/// Only numbers that stand for themselves can be cut and joined.
+fn check_float(weight: &HostWeight) -> Result<(), WeightsError> {
+    if weight.format.is_float() {
+        return Ok(());
+    }
+    Err(WeightsError::Mismatch {
+        name: "a matrix of the draft".into(),
+        found: format!("{:?}", weight.format),
+        expected: "F32, BF16 or F16: drafts are not rounded".into(),
+    })
 }
 
 fn made(format: QuantFormat, size: [usize; 2], bytes: Vec<u8>) -> Result<HostWeight, WeightsError> {
@@ -73,6 +89,8 @@ mod tests {
         assert_eq!((mixed.format, mixed.data.to_f32()), (QuantFormat::F32, vec![1.0, 2.0, 3.0, 0.5, -2.0, 16.0]));
         assert_eq!(columns(&narrow, 2..3).unwrap().data.to_f32(), [16.0]);
         assert_eq!(stack(&narrow, &narrow).unwrap().format, QuantFormat::Bf16);
+        let rounded = HostWeight { format: QuantFormat::Int8, ..narrow.clone() };
+        assert!(stack(&narrow, &rounded).is_err() && columns(&rounded, 0..1).is_err() && widened(&rounded).is_err());
         assert_eq!(widened(&narrow).unwrap().data.to_f32(), [0.5, -2.0, 16.0]);
     }
 }

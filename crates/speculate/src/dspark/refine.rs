@@ -3,7 +3,7 @@
 
 use perilune_backend::{
     Backend, BackendError, Choice, DeviceTensor, Embed, Linear, LinearPart, RandomStream, RmsNorm, RowDistribution,
-    Sample, SampleRow, SampledRow, SelectRows, TokenCount, Weight, Write, distribution, uniform_of,
+    Sample, SampleRow, SampledRow, SelectRows, TokenCount, Weight, Write, uniform_of,
 };
 use perilune_tensor::TokenId;
 
@@ -33,7 +33,9 @@ impl<'a> Drafting<'a> {
         self.request
     }
 
-    pub(super) fn into_proposal(self) -> Proposal {
+    pub(super) fn into_proposal(mut self) -> Proposal {
+        // An estimate is made before the row is found to be corrupt.
+        self.proposal.confidence.truncate(self.proposal.tokens.len());
         self.proposal
     }
 
@@ -61,6 +63,16 @@ impl<'a> Drafting<'a> {
             }
         }
         asked
+    }
+
+    /// The next draft from its distribution. Its random number belongs to this proposal alone: whether drafts of an
+    /// earlier one for the same place were kept says something about theirs.
+    fn draw(&self, law: &[f32]) -> Option<TokenId> {
+        let Choice::Draw { seed, step, .. } = self.request.rows.first()?.choice else { return None };
+        let draft = self.proposal.tokens.len() as u64;
+        let weights: Vec<f64> = law.iter().map(|p| f64::from(*p)).collect();
+        let id = pick(&weights, uniform_of(RandomStream::Proposal, seed, step, draft))?;
+        u32::try_from(id).ok().map(TokenId)
     }
 
     fn take(&mut self, token: Option<TokenId>, probabilities: Option<Vec<f32>>) {
@@ -237,11 +249,12 @@ impl<T: DeviceTensor> Markov<T> {
     }
 }
 
-/// Chooses a draft from each row: the most likely token, or one drawn from the filtered distribution.
+/// Chooses a draft from each row: the most likely token, or one drawn from what the target would draw from if these were
+/// its logits.
 fn choose<B: Backend>(backend: &B, active: &mut [Drafting<'_>], logits: &B::Tensor) -> Result<(), BackendError> {
-    let vocab = logits.spec().shape.width();
-    let asked: Vec<SampleRow> = active.iter().enumerate().map(|(row, s)| s.asked(row)).collect();
-    let certain: Vec<SampleRow> = asked.iter().filter(|row| !is_drawn(row)).cloned().collect();
+    let open = active.iter().enumerate().filter(|(_, sequence)| !sequence.ended);
+    let (drawn, certain): (Vec<SampleRow>, Vec<SampleRow>) =
+        open.map(|(row, sequence)| sequence.asked(row)).partition(is_drawn);
     if !certain.is_empty() {
         let sampled = backend.sample(Sample { logits, rows: &certain })?.wait()?;
         for (row, sampled) in certain.iter().zip(sampled) {
@@ -249,36 +262,23 @@ fn choose<B: Backend>(backend: &B, active: &mut [Drafting<'_>], logits: &B::Tens
                 SampledRow::Token { chosen, .. } => Some(chosen.id),
                 SampledRow::NonFinite => None,
             };
-            if !active[row.row].ended {
-                active[row.row].take(token, None);
+            active[row.row].take(token, None);
+        }
+    }
+    if !drawn.is_empty() {
+        let laws = backend.distributions(Sample { logits, rows: &drawn })?.wait()?;
+        for (row, law) in drawn.iter().zip(laws) {
+            let sequence = &mut active[row.row];
+            match law {
+                RowDistribution::Probabilities(law) => {
+                    let token = sequence.draw(&law);
+                    sequence.take(token, Some(law));
+                }
+                RowDistribution::NonFinite => sequence.take(None, None),
             }
         }
     }
-    for row in asked.iter().filter(|row| is_drawn(row)) {
-        let sequence = &mut active[row.row];
-        if sequence.ended {
-            continue;
-        }
-        let values = read(backend, logits, row.row * vocab..(row.row + 1) * vocab)?;
-        let uniform = chance(&sequence.request.rows[0].choice, sequence.proposal.tokens.len());
-        let probabilities = match distribution(row, &values) {
-            RowDistribution::Probabilities(probabilities) => Some(probabilities),
-            RowDistribution::NonFinite => None,
-        };
-        let weights = probabilities.iter().flatten().map(|p| f64::from(*p)).collect::<Vec<_>>();
-        let token = pick(&weights, uniform).and_then(|id| u32::try_from(id).ok()).map(TokenId);
-        sequence.take(token, probabilities);
-    }
     Ok(())
-}
-
-/// The random number of draft `j` of the proposal whose first draft stands where the target draws with `first`.
-///
-/// Numbers of two proposals for overlapping places differ: whether the drafts of the first were kept says something
-/// about theirs.
-fn chance(first: &Choice, j: usize) -> f64 {
-    let Choice::Draw { seed, step, .. } = *first else { return 0.0 };
-    uniform_of(RandomStream::Proposal, seed, step, j as u64)
 }
 
 fn read<B: Backend>(
