@@ -2,6 +2,8 @@
 //!
 //! What each value must be is in [`values`].
 
+#[cfg(feature = "train")]
+mod train;
 mod values;
 
 use std::net::IpAddr;
@@ -11,6 +13,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
+#[cfg(feature = "train")]
+pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
 use values::{
     chunk_size, effort, fraction, host, model_name, num_drafts, positive, seconds, temperature, thread_count, url,
 };
@@ -44,6 +48,9 @@ pub enum Command {
     BenchModel(BenchModelArgs),
     /// Write a checkpoint in another format, to measure other programs on the same weights.
     Convert(ConvertArgs),
+    /// Train a draft for speculative decoding on what a model says.
+    #[cfg(feature = "train")]
+    TrainDraft(Box<TrainDraftArgs>),
 }
 
 /// Which model, on what.

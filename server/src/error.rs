@@ -48,6 +48,10 @@ pub enum ServerError {
     /// The engine could not be set up.
     #[error(transparent)]
     Engine(#[from] perilune_engine::EngineError),
+    /// A draft cannot be trained.
+    #[cfg(feature = "train")]
+    #[error(transparent)]
+    Train(#[from] perilune_train::TrainError),
     /// The network or a file refused.
     #[error("{what}: {source}")]
     Io {

@@ -42,6 +42,8 @@ pub mod server;
 pub mod simulate;
 mod sse;
 mod token_limit;
+#[cfg(feature = "train")]
+pub mod train_draft;
 mod usage;
 
 pub use app::{Served, Settings, TextSide};

@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         }
         Some(Command::Convert(args)) => convert::run(&args).map_err(Into::into),
         Some(Command::BenchModel(args)) => bench_model::write(&args).map_err(Into::into),
+        #[cfg(feature = "train")]
+        Some(Command::TrainDraft(args)) => {
+            perilune_server::train_draft::run(&args).map_err(Into::into).and_then(|report| print(&report))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

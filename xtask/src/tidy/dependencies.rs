@@ -26,6 +26,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tokenizer", &["config", "tensor"]),
     ("protocol", &[]),
     ("engine", &["backend", "cache", "config", "disk", "model", "sampling", "scheduler", "speculate", "tensor"]),
+    // Trains drafts; only the server's feature `train` builds it.
+    ("train", &["backend", "config", "engine", "model", "sampling", "tensor", "tokenizer", "weights"]),
     ("cpu", &["backend", "tensor"]),
     ("kernels-dsl", &[]),
     ("gpu", &["backend", "kernels-dsl", "tensor"]),
@@ -50,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "speculate",
             "tensor",
             "tokenizer",
+            "train",
             "weights",
         ],
     ),
@@ -61,6 +64,13 @@ const DEVICE_CRATES: &[&str] = &["cudarc", "hyper", "cubecl", "kernels-dsl", "hi
 /// What is served and what people build by default: CubeCL is not compiled for them (`docs/adr/0005`).
 const WITHOUT_CUBECL: &[&[&str]] =
     &[&["perilune-server", "--features", "cuda,hip"], &["perilune-gpu"], &["perilune-cuda"], &["perilune-hip"]];
+/// Crates of CubeCL that the draft trainer builds: plain data types that burn's arithmetic on the CPU is made of.
+const DEVICELESS: &[&str] = &["cubecl-common", "cubecl-environment", "cubecl-zspace"];
+/// Packages whose optional parts `cargo metadata` takes for built: the way through them is not followed there,
+/// [`check_cubecl`] looks at what is really built.
+const OPAQUE: &[&str] = &["kernels-dsl", "burn"];
+/// Members that a bare `cargo build` or `cargo test` leaves out, for what they bring with them: CubeCL, burn.
+const NOT_BY_DEFAULT: &[&str] = &["cuda", "emulator", "gpu-checks", "hip", "kernels-dsl", "train", "xtask"];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
@@ -70,32 +80,54 @@ struct Package<'a> {
     /// Folder relative to the root.
     folder: String,
     direct: BTreeSet<&'a str>,
-    /// `cargo metadata` knows one set of features for the whole workspace, in which `kernels-dsl` has CubeCL; so the way
-    /// through it is not followed here, [`check_cubecl`] looks at that.
+    /// `cargo metadata` knows one set of features for the whole workspace, in which `kernels-dsl` has CubeCL; so the ways
+    /// through [`OPAQUE`] are not followed.
     reachable: BTreeSet<&'a str>,
 }
 
 /// Findings of `cargo tree`, which resolves features for one package: whether it would build CubeCL.
 pub(super) fn check_cubecl() -> Result<Vec<String>> {
     let mut findings = Vec::new();
-    for package in WITHOUT_CUBECL {
+    let trainer: &[&str] = &["perilune-train"];
+    let all = WITHOUT_CUBECL.iter().map(|package| (*package, &[][..]));
+    for (package, allowed) in all.chain([(trainer, DEVICELESS)]) {
         let mut tree = cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--package"]);
-        tree.args(*package);
+        tree.args(package);
         let tree = output(tree)?;
-        findings.extend(find_cubecl(&tree).map(|used| format!("{}: builds {used}", package.join(" "))));
+        findings.extend(find_cubecl(&tree, allowed).map(|used| format!("{}: builds {used}", package.join(" "))));
     }
     Ok(findings)
 }
 
-fn find_cubecl(tree: &str) -> Option<&str> {
-    tree.lines().find(|line| line.starts_with("cubecl"))
+fn find_cubecl<'t>(tree: &'t str, allowed: &[&str]) -> Option<&'t str> {
+    let allowed = |line: &str| line.split(' ').next().is_some_and(|name| allowed.contains(&name));
+    tree.lines().find(|line| line.starts_with("cubecl") && !allowed(line))
 }
 
 /// Findings of all workspace members.
 pub(super) fn check(metadata: &Value) -> Vec<String> {
     let packages = members(metadata);
     let ours: BTreeSet<&str> = packages.iter().map(|p| p.name).collect();
-    packages.iter().flat_map(|package| check_package(package, &ours)).collect()
+    let mut findings: Vec<String> = packages.iter().flat_map(|package| check_package(package, &ours)).collect();
+    findings.extend(check_default_members(metadata));
+    findings
+}
+
+/// Findings for members that are built by default and should not be, or the other way round.
+fn check_default_members(metadata: &Value) -> Vec<String> {
+    let ids = |key: &str| -> BTreeSet<&str> {
+        metadata[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let (members, built) = (ids("workspace_members"), ids("workspace_default_members"));
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let names = packages.filter_map(|p| Some((p["id"].as_str()?, short(p["name"].as_str()?))));
+    let wrong = names.filter(|(id, name)| members.contains(id) && built.contains(id) == NOT_BY_DEFAULT.contains(name));
+    wrong
+        .map(|(id, name)| match built.contains(id) {
+            true => format!("{name} is among default-members, but not to be built by default"),
+            false => format!("{name} is not among default-members of the root Cargo.toml"),
+        })
+        .collect()
 }
 
 fn check_package(package: &Package<'_>, ours: &BTreeSet<&str>) -> Vec<String> {
@@ -188,7 +220,7 @@ fn reach<'a>(
     let mut seen = BTreeSet::new();
     let mut open: Vec<&str> = graph.get(from).cloned().unwrap_or_default();
     while let Some(id) = open.pop() {
-        if seen.insert(id) && names.get(id) != Some(&"kernels-dsl") {
+        if seen.insert(id) && names.get(id).is_none_or(|name| !OPAQUE.contains(name)) {
             open.extend(graph.get(id).into_iter().flatten());
         }
     }
@@ -207,6 +239,7 @@ mod tests {
         json!({
             "workspace_root": "/r",
             "workspace_members": ["c", "t"],
+            "workspace_default_members": ["c", "t"],
             "packages": [
                 {"id": "c", "name": "perilune-cache", "manifest_path": "/r/crates/cache/Cargo.toml"},
                 {"id": "t", "name": "perilune-tensor", "manifest_path": "/r/crates/tensor/Cargo.toml"},
@@ -230,8 +263,24 @@ mod tests {
 
     #[test]
     fn finds_cubecl_in_a_tree() {
-        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n"), Some("cubecl v0.11.3"));
-        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n"), None);
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\ncubecl v0.11.3\n", &[]), Some("cubecl v0.11.3"));
+        assert_eq!(super::find_cubecl("perilune-gpu v0.1.0\nperilune-kernels-dsl v0.1.0\n", &[]), None);
+        let tree = "burn v0.22.1\ncubecl-common v0.11.3\ncubecl-cuda v0.11.3\n";
+        assert_eq!(super::find_cubecl(tree, super::DEVICELESS), Some("cubecl-cuda v0.11.3"));
+    }
+
+    #[test]
+    fn finds_members_that_are_wrongly_built_or_not_built_by_default() {
+        let mut without = metadata("bytemuck", None);
+        without["workspace_default_members"] = json!(["c"]);
+        assert_eq!(super::check(&without), ["tensor is not among default-members of the root Cargo.toml"]);
+        without["packages"][1]["name"] = json!("perilune-xtask");
+        assert!(super::check_default_members(&without).is_empty());
+        without["workspace_default_members"] = json!(["c", "t"]);
+        assert_eq!(
+            super::check_default_members(&without),
+            ["xtask is among default-members, but not to be built by default"]
+        );
     }
 
     #[test]
