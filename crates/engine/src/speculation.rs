@@ -7,8 +7,8 @@ use perilune_backend::{TokenCount, TopLogprob, uniform_of};
 use perilune_model::{Caches, ForwardBatch, Kimi, MAX_DECODE_ROWS, Workspace};
 use perilune_scheduler::SeqId;
 use perilune_speculate::{
-    Block, Costs, Draft, DraftLengths, DraftRequest, LengthPolicy, Load, Proposal, Survival, TappedStep, accept_block,
-    pick,
+    Block, Costs, Draft, DraftLengths, DraftRequest, LengthPolicy, Load, Outcome, Proposal, Survival, TappedStep,
+    accept_block, pick,
 };
 use perilune_tensor::TokenId;
 
@@ -83,12 +83,7 @@ impl<B: Backend> Speculation<B> {
         if proposal.confidence.len() < proposal.tokens.len() {
             return self.policy.survival(seq, proposal.tokens.len());
         }
-        let chances = proposal.confidence.iter().take(proposal.tokens.len());
-        let product = chances.scan(1.0, |all, chance| {
-            *all *= f64::from(*chance);
-            Some(*all)
-        });
-        Survival(product.collect())
+        self.policy.believed(&proposal.confidence)
     }
 
     /// After the target's step.
@@ -114,9 +109,11 @@ impl<B: Backend> Speculation<B> {
         let mut verified = 0;
         for ((run, proposal), rows) in input.runs.iter().zip(&drafts.proposals).zip(rows) {
             let drafted = proposal.tokens.len();
-            if drafted > 0 {
-                verified += drafted;
-                self.policy.note(run.seq, drafted, rows.len().saturating_sub(1));
+            verified += drafted;
+            if drafted > 0 || !proposal.confidence.is_empty() {
+                // Of a proposal that was left out as a whole, what its author believed still counts.
+                let kept = if drafted > 0 { rows.len().saturating_sub(1) } else { 0 };
+                self.policy.note(run.seq, Outcome { verified: drafted, kept, confidence: &proposal.confidence });
             }
         }
         if drafts.load.sequences > 0 {

@@ -44,13 +44,25 @@ pub struct Costs {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Survival(pub Vec<f64>);
 
+/// What became of one proposal.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome<'a> {
+    /// How many of its drafts were verified, from the first one on.
+    pub verified: usize,
+    /// How many of those were kept.
+    pub kept: usize,
+    /// What the draft itself believed of each of its drafts, verified or not, given those before are kept; empty where it
+    /// cannot tell.
+    pub confidence: &'a [f32],
+}
+
 /// The least weight of a new measurement among old ones.
 const FORGET: f64 = 0.05;
 /// What is believed of a sequence before anything was measured, as if it had been measured so often.
 const PRIOR_WEIGHT: f64 = 4.0;
 /// A length that does not seem to pay is tried again after so many steps at first, then after twice as many each time.
-const FIRST_RETRY: u64 = 32;
-const LAST_RETRY: u64 = 1024;
+const FIRST_RETRY: u64 = 128;
+const LAST_RETRY: u64 = 2048;
 /// A step without drafts is measured so often at first, and again once it was not for so many steps.
 const PLAIN_AT_FIRST: f64 = 3.0;
 const PLAIN_EVERY: u64 = 256;
@@ -63,6 +75,8 @@ pub struct LengthPolicy<K> {
     sequences: HashMap<K, Kept>,
     /// All sequences together: what a new one starts from.
     all: Kept,
+    /// By place, over drafts that were verified: what the draft believed and what came.
+    calibration: Vec<(f64, f64)>,
     target: Table,
     drafting: Table,
     clock: u64,
@@ -83,11 +97,24 @@ impl Kept {
         Kept { tried: vec![0.0; max_drafts], kept: vec![0.0; max_drafts], seen: 0 }
     }
 
-    fn note(&mut self, drafted: usize, kept: usize) {
-        for j in 0..drafted.min(kept + 1).min(self.tried.len()) {
-            self.tried[j] = self.tried[j] * (1.0 - FORGET) + 1.0;
-            self.kept[j] = self.kept[j] * (1.0 - FORGET) + f64::from(u8::from(j < kept));
+    /// Drafts that were left out count by what is believed of them: they were left out because little was, so those that
+    /// were verified alone would give too good a picture.
+    fn note(&mut self, (verified, kept): (usize, usize), beliefs: &[f64]) {
+        let places = self.tried.len();
+        for j in 0..verified.min(kept + 1).min(places) {
+            self.add(j, (1.0, f64::from(u8::from(j < kept))));
         }
+        let mut reached = f64::from(u8::from(kept >= verified));
+        for (j, belief) in beliefs.iter().enumerate().take(places).skip(verified) {
+            self.add(j, (reached, reached * belief));
+            reached *= belief;
+        }
+    }
+
+    fn add(&mut self, j: usize, (tried, kept): (f64, f64)) {
+        let old = 1.0 - FORGET * tried;
+        self.tried[j] = self.tried[j] * old + tried;
+        self.kept[j] = self.kept[j] * old + kept;
     }
 
     /// Chance at place `j`, leaning on `prior` while little was seen.
@@ -104,6 +131,7 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
             lengths,
             sequences: HashMap::new(),
             all: Kept::new(max_drafts),
+            calibration: vec![(PRIOR_WEIGHT, PRIOR_WEIGHT); max_drafts],
             target: Table::default(),
             drafting: Table::default(),
             clock: 0,
@@ -122,6 +150,23 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
             chance
         });
         Survival(survival.collect())
+    }
+
+    /// Survival by what a draft believes of its own drafts, corrected by how such beliefs have come out.
+    pub fn believed(&self, confidence: &[f32]) -> Survival {
+        let beliefs = self.beliefs(confidence);
+        let survival = beliefs.iter().scan(1.0, |all, belief| {
+            *all *= belief;
+            Some(*all)
+        });
+        Survival(survival.collect())
+    }
+
+    fn beliefs(&self, confidence: &[f32]) -> Vec<f64> {
+        let corrected = |(belief, (believed, came)): (&f32, &(f64, f64))| {
+            (f64::from(*belief) * came / believed.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0)
+        };
+        confidence.iter().zip(&self.calibration).map(corrected).collect()
     }
 
     /// Before drafting: how many drafts to ask for at most, per sequence; `most` is what each may have.
@@ -187,11 +232,18 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
     }
 
     /// Takes in what became of a sequence's drafts.
-    pub fn note(&mut self, sequence: K, drafted: usize, kept: usize) {
-        self.all.note(drafted, kept);
+    pub fn note(&mut self, sequence: K, outcome: Outcome<'_>) {
+        let Outcome { verified, kept, confidence } = outcome;
+        let beliefs = self.beliefs(confidence);
+        for (j, belief) in confidence.iter().enumerate().take(verified.min(kept + 1).min(self.max_drafts)) {
+            let (believed, came) = &mut self.calibration[j];
+            *believed = *believed * (1.0 - FORGET / 4.0) + f64::from(*belief);
+            *came = *came * (1.0 - FORGET / 4.0) + f64::from(u8::from(j < kept));
+        }
+        self.all.note((verified, kept), &beliefs);
         let max_drafts = self.max_drafts;
         let own = self.sequences.entry(sequence).or_insert_with(|| Kept::new(max_drafts));
-        own.note(drafted, kept);
+        own.note((verified, kept), &beliefs);
         own.seen = self.clock;
         // Sequences end without a word; those not seen for long are forgotten.
         if self.sequences.len() > 4096 {
@@ -321,7 +373,7 @@ mod tests {
                     perilune_backend::uniform(9, coin) < keep
                 });
                 let kept = kept.count();
-                policy.note(s, *n, kept);
+                policy.note(s, Outcome { verified: *n, kept, confidence: &[] });
                 tokens += if step >= 1000 { 1.0 + kept as f64 } else { 0.0 };
             }
             let time = |us: f64| Duration::from_secs_f64(us * MICRO);
@@ -361,6 +413,29 @@ mod tests {
         let fixed = play(DraftLengths::Fixed, 0.7, device, 16);
         assert!(adaptive > 1.2 * fixed, "{adaptive} {fixed}");
         assert!(adaptive > 0.99 * plain(device, 16), "{adaptive} {}", plain(device, 16));
+    }
+
+    #[test]
+    fn drafts_left_out_for_want_of_belief_do_not_make_the_rest_look_better() {
+        let mut policy: LengthPolicy<usize> = LengthPolicy::new(3, DraftLengths::Adaptive);
+        // Half of the proposals are worth verifying, and those are right; the draft knows which.
+        for i in 0..400 {
+            let good = i % 2 == 0;
+            let (verified, confidence) = if good { (1, [1.0, 0.1, 0.1]) } else { (0, [0.0, 0.0, 0.0]) };
+            policy.note(0, Outcome { verified, kept: verified, confidence: &confidence });
+        }
+        let Survival(survival) = policy.survival(0, 3);
+        assert!((survival[0] - 0.5).abs() < 0.1 && survival[1] < 0.12, "{survival:?}");
+    }
+
+    #[test]
+    fn a_draft_that_believes_too_much_is_corrected() {
+        let mut policy: LengthPolicy<usize> = LengthPolicy::new(2, DraftLengths::Adaptive);
+        for i in 0..400 {
+            policy.note(0, Outcome { verified: 1, kept: i % 2, confidence: &[0.9, 0.9] });
+        }
+        let Survival(believed) = policy.believed(&[0.9, 0.9]);
+        assert!((believed[0] - 0.5).abs() < 0.1, "{believed:?}");
     }
 
     #[test]

@@ -16,5 +16,5 @@ pub use accept::{Accepted, Block, accept_block, pick};
 pub use draft::{Draft, DraftRequest, Proposal, TappedStep};
 pub use dspark::{DraftLimits, DraftSource, DsparkDraft};
 pub use error::SpeculateError;
-pub use length::{Costs, DraftLengths, LengthPolicy, Load, Survival};
+pub use length::{Costs, DraftLengths, LengthPolicy, Load, Outcome, Survival};
 pub use ngram::{NgramDraft, NgramOptions};
