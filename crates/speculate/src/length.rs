@@ -79,6 +79,9 @@ pub struct LengthPolicy<K> {
     calibration: Vec<(f64, f64)>,
     target: Table,
     drafting: Table,
+    /// How slow the machine is now, against what the tables say: whatever else runs there slows every step down, and not
+    /// every size is measured all the time.
+    slowness: f64,
     clock: u64,
     retry_at: u64,
     retry_after: u64,
@@ -134,6 +137,7 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
             calibration: vec![(PRIOR_WEIGHT, PRIOR_WEIGHT); max_drafts],
             target: Table::default(),
             drafting: Table::default(),
+            slowness: 1.0,
             clock: 0,
             retry_at: 0,
             retry_after: FIRST_RETRY,
@@ -255,9 +259,14 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
     /// Takes in what a step took.
     pub fn note_step(&mut self, costs: Costs) {
         let Load { sequences, rows, context } = costs.load;
-        self.target.note((rows + costs.drafts, context), costs.target.as_secs_f64(), self.clock);
+        let (size, seconds) = ((rows + costs.drafts, context), costs.target.as_secs_f64());
+        if let Some(usual) = self.target.usual(size).filter(|usual| *usual > 0.0 && seconds > 0.0) {
+            // Half of a change is followed in seven steps.
+            self.slowness *= (seconds / (usual * self.slowness)).clamp(0.2, 5.0).powf(0.1);
+        }
+        self.target.note(size, seconds / self.slowness, self.clock);
         if costs.drafting > Duration::ZERO {
-            self.drafting.note((sequences, context), costs.drafting.as_secs_f64(), self.clock);
+            self.drafting.note((sequences, context), costs.drafting.as_secs_f64() / self.slowness, self.clock);
         }
     }
 }
@@ -297,6 +306,12 @@ impl Table {
         // A step that was disturbed is not to move the picture much.
         let bounded = if cell.weight > 3.0 { seconds.min(4.0 * cell.seconds) } else { seconds };
         cell.seconds += (bounded - cell.seconds) / cell.weight;
+    }
+
+    /// What steps of this size take, where that was measured a few times.
+    fn usual(&self, (rows, context): (usize, usize)) -> Option<f64> {
+        let cell = self.cells.get(&(rows_cell(rows), context_cell(context)))?;
+        (cell.weight >= PLAIN_AT_FIRST).then_some(cell.seconds)
     }
 
     /// Whether steps of this size were measured often enough, and lately.
@@ -354,9 +369,23 @@ mod tests {
 
     const MICRO: f64 = 1e-6;
 
+    /// A machine that something else slows down threefold for a while, again and again.
+    fn slowed(step: usize) -> f64 {
+        if (step / 400).is_multiple_of(2) { 1.0 } else { 3.0 }
+    }
+
     /// Plays steps of `sequences` sequences whose drafts are kept with chance `keep` each, on a device that takes
     /// `base + per_row * rows` microseconds a step and `draft` a drafting; returns tokens per second after learning.
-    fn play(lengths: DraftLengths, keep: f64, (base, per_row, draft): (f64, f64, f64), sequences: usize) -> f64 {
+    fn play(lengths: DraftLengths, keep: f64, device: (f64, f64, f64), sequences: usize) -> f64 {
+        play_on(|_| 1.0, (lengths, keep), device, sequences)
+    }
+
+    fn play_on(
+        slowness: impl Fn(usize) -> f64,
+        (lengths, keep): (DraftLengths, f64),
+        (base, per_row, draft): (f64, f64, f64),
+        sequences: usize,
+    ) -> f64 {
         let mut policy: LengthPolicy<usize> = LengthPolicy::new(7, lengths);
         let load = Load { sequences, rows: sequences, context: 300 * sequences };
         let wanted: Vec<(usize, usize)> = (0..sequences).map(|s| (s, 7)).collect();
@@ -376,6 +405,7 @@ mod tests {
                 policy.note(s, Outcome { verified: *n, kept, confidence: &[] });
                 tokens += if step >= 1000 { 1.0 + kept as f64 } else { 0.0 };
             }
+            let (drafting, target) = (drafting * slowness(step), target * slowness(step));
             let time = |us: f64| Duration::from_secs_f64(us * MICRO);
             let drafts = drafts.iter().sum();
             policy.note_step(Costs { load, drafts, drafting: time(drafting), target: time(target) });
@@ -395,6 +425,21 @@ mod tests {
             let rate = play(DraftLengths::Adaptive, 0.02, device, sequences) / plain(device, sequences);
             assert!(rate > 0.98, "{sequences}: {rate}");
         }
+    }
+
+    #[test]
+    fn a_machine_that_is_busy_for_a_while_misleads_nobody() {
+        // Drafts nearly pay: whoever compares times of different moments is wrong half of the time.
+        let device = (1000.0, 300.0, 1000.0);
+        for keep in [0.5, 0.7] {
+            let adaptive = play_on(slowed, (DraftLengths::Adaptive, keep), device, 1);
+            let never = play_on(slowed, (DraftLengths::Adaptive, 0.0), device, 1);
+            assert!(adaptive > 0.97 * never, "{keep}: {adaptive} against {never}");
+        }
+        let good = (1000.0, 20.0, 100.0);
+        let adaptive = play_on(slowed, (DraftLengths::Adaptive, 0.9), good, 1);
+        let fixed = play_on(slowed, (DraftLengths::Fixed, 0.9), good, 1);
+        assert!(adaptive > 0.95 * fixed, "{adaptive} against {fixed}");
     }
 
     #[test]
