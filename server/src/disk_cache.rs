@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn beginnings_middles_and_ends_are_sampled() {
-        assert_eq!(sample(&[]), [0_u8; 0]);
+        assert!(sample(&[]).is_empty());
         assert_eq!(sample(&[1, 2]), [1, 2, 1, 2, 1, 2]);
-        let bytes: Vec<u8> = (0..1000).map(|i| (i / 4) as u8).collect();
+        let bytes: Vec<u8> = (0..1000_u32).map(|i| (i / 4) as u8).collect();
         let sample = sample(&bytes);
         assert_eq!((sample.len(), sample[0], sample[64], sample[191]), (192, 0, 117, 249));
     }
