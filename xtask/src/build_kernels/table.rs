@@ -60,7 +60,8 @@ fn bytes(traffic: &Traffic) -> String {
     }
     let mut text = "\n## Bytes moved\n\nCounted by the emulator, every access of every unit, at the sizes of `tests/gpu/run \
                     --dry-run`: the buffers that make up\nmost of what a kernel touches. **least**: different bytes read, and \
-                    different bytes written. What is read more than once comes\nfrom a cache on a device.\n\n\
+                    different bytes written. What is read more than once comes\nfrom a cache on a device. With more than two heads (four where planes are 64 wide) further planes of mla_attend read \
+                    each latent\nagain.\n\n\
                     | kernel | moved | least | moved / least |\n| --- | --: | --: | --: |\n"
         .to_owned();
     for (name, (moved, least)) in traffic {
