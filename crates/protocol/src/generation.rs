@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use crate::ProtocolError;
 use crate::fields::{Fields, integral, invalid, token_ids};
+use crate::{ProtocolError, StructuredOutput};
 
 /// Most choices of one request.
 const MAX_CHOICES: usize = 128;
@@ -60,12 +60,14 @@ pub struct GenerationOptions {
     pub skip_special_tokens: bool,
     /// Stored prefixes are shared only among requests of equal salts.
     pub cache_salt: Option<String>,
+    /// What the output must be.
+    pub structured: Option<StructuredOutput>,
 }
 
 impl GenerationOptions {
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
         refuse_search(fields)?;
-        Ok(GenerationOptions {
+        let options = GenerationOptions {
             n: fields.count("n", 1, MAX_CHOICES)?.unwrap_or(1),
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(i64::cast_unsigned),
             stop: read_stops(fields)?,
@@ -85,7 +87,13 @@ impl GenerationOptions {
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             cache_salt: read_salt(fields)?,
-        })
+            structured: StructuredOutput::read(fields)?,
+        };
+        if options.ignore_eos && options.structured.is_some() {
+            let rule = "an output that must have a form cannot go on after its end";
+            return Err(fields.refuse("ignore_eos", &Value::Bool(true), rule));
+        }
+        Ok(options)
     }
 }
 

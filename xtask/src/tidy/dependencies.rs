@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("scheduler", &["cache", "sampling", "tensor"]),
     ("model", &["backend", "config", "tensor", "weights"]),
     ("tokenizer", &["config", "tensor"]),
+    ("grammar", &["sampling", "tensor", "tokenizer"]),
     ("protocol", &[]),
     ("engine", &["backend", "cache", "config", "model", "sampling", "scheduler", "tensor"]),
     ("cpu", &["backend", "tensor"]),
@@ -31,7 +32,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("emulator", &["backend", "gpu", "kernels-dsl"]),
     (
         "server",
-        &["backend", "config", "cpu", "engine", "model", "protocol", "sampling", "tensor", "tokenizer", "weights"],
+        &[
+            "backend",
+            "config",
+            "cpu",
+            "engine",
+            "grammar",
+            "model",
+            "protocol",
+            "sampling",
+            "tensor",
+            "tokenizer",
+            "weights",
+        ],
     ),
 ];
 /// Packages that may name `serde` itself.
