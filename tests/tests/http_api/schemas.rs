@@ -63,9 +63,18 @@ fn seeds() -> u64 {
     std::env::var("PERILUNE_SCHEMA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+/// Without `$id`: the suite has some that are no URIs, at which a strict validator stops.
+fn nameless(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(map) = schema.as_object_mut() {
+        map.remove("$id");
+    }
+    schema
+}
+
 pub fn assert_valid(schema: &Value, text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}\nfor {schema}"));
-    let validator = jsonschema::draft202012::new(schema).unwrap();
+    let validator = jsonschema::draft202012::new(&nameless(schema)).unwrap();
     let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:?}: {text}\nfor {schema}");
 }

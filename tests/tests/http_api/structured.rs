@@ -99,6 +99,7 @@ fn forms_that_cannot_be_kept_are_refused_with_their_place() {
         ),
         (json!({"ebnf": "root ::= root \"a\" | \"b\""}), "ebnf".to_owned()),
         (json!({"ebnf": "root ::= \"a\" x\nx ::= "}), "ebnf".to_owned()),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice".to_owned()),
         (json!({"regex": "(a"}), "regex".to_owned()),
         (json!({"regex": "a", "ignore_eos": true}), "ignore_eos".to_owned()),
         (json!({"regex": "a", "guided_json": {}}), "regex".to_owned()),
