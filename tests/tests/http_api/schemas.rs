@@ -100,11 +100,11 @@ fn choice(body: &Value, seed: u64) -> Choice {
 fn run_all(check: impl Fn(&Value, u64) -> bool + Sync) -> (usize, usize) {
     let all: Vec<(Value, u64)> =
         schemas().into_iter().flat_map(|schema| (0..2 * seeds()).map(move |seed| (schema.clone(), seed))).collect();
+    let check = &check;
     let ended: usize = std::thread::scope(|scope| {
         let parts = all.chunks(all.len().div_ceil(THREADS));
-        let handles: Vec<_> = parts
-            .map(|part| scope.spawn(|| part.iter().filter(|(schema, seed)| check(schema, *seed)).count()))
-            .collect();
+        let count = |part: &[(Value, u64)]| part.iter().filter(|(schema, seed)| check(schema, *seed)).count();
+        let handles: Vec<_> = parts.map(|part| scope.spawn(move || count(part))).collect();
         handles.into_iter().map(|handle| handle.join().unwrap()).sum()
     });
     (ended, all.len())
