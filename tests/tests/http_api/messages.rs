@@ -71,7 +71,12 @@ fn assembled(events: &[(String, Value)]) -> Value {
     message
 }
 
+/// A message without what differs between two requests: the later one goes on from what the earlier one stored.
 fn timeless(message: &Value) -> Value {
+    let mut message = message.clone();
+    let usage = &mut message["usage"];
+    let prompt = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+    (usage["input_tokens"], usage["cache_read_input_tokens"]) = (json!(prompt), json!(0));
     let id = message["id"].as_str().unwrap().trim_start_matches("msg_").to_owned();
     serde_json::from_str(&message.to_string().replace(&id, "ID")).unwrap()
 }
