@@ -17,7 +17,7 @@ fn a_load_is_accounted_for() {
             "perilune",
             "bench-serve",
             "--url",
-            &url,
+            url.as_str(),
             "--requests",
             "30",
             "--rate",

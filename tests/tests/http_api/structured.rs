@@ -56,8 +56,8 @@ fn the_model_thinks_freely_and_answers_in_form() {
 
 #[test]
 fn plain_completions_have_forms_too() {
-    for (form, check) in [
-        (json!({"structured_outputs": {"regex": "[ab]{3}c"}}), (|text: &str| text.len() == 4) as fn(&str) -> bool),
+    let cases: [(Value, fn(&str) -> bool); 6] = [
+        (json!({"structured_outputs": {"regex": "[ab]{3}c"}}), (|text: &str| text.len() == 4)),
         (json!({"guided_choice": ["left", "right"]}), |text| ["left", "right"].contains(&text)),
         (json!({"ebnf": "root ::= \"<\" digit{2} \">\"\ndigit ::= [0-9]"}), |text| {
             text.len() == 4 && text.ends_with('>')
@@ -65,7 +65,8 @@ fn plain_completions_have_forms_too() {
         (json!({"guided_grammar": "start: \"x\" /[0-9]/"}), |text| text.len() == 2),
         (json!({"structured_outputs": {"json": {"type": "boolean"}}}), |text| ["true", "false"].contains(&text.trim())),
         (json!({"structured_outputs": {"json_object": true}, "max_tokens": 1}), |text| text.trim().starts_with('{')),
-    ] {
+    ];
+    for (form, check) in cases {
         let body = extended(json!({"prompt": "2 + 2 =", "max_tokens": 50, "seed": 3}), form);
         let choice = demo(TEXT, &body);
         assert!(check(&choice.content), "{body}: {choice:?}");
