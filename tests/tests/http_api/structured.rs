@@ -57,7 +57,7 @@ fn the_model_thinks_freely_and_answers_in_form() {
 #[test]
 fn plain_completions_have_forms_too() {
     let cases: [(Value, fn(&str) -> bool); 6] = [
-        (json!({"structured_outputs": {"regex": "[ab]{3}c"}}), (|text: &str| text.len() == 4)),
+        (json!({"structured_outputs": {"regex": "[ab]{3}c"}}), |text| text.len() == 4),
         (json!({"guided_choice": ["left", "right"]}), |text| ["left", "right"].contains(&text)),
         (json!({"ebnf": "root ::= \"<\" digit{2} \">\"\ndigit ::= [0-9]"}), |text| {
             text.len() == 4 && text.ends_with('>')
