@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use walk::{grammars, messages, walk};
 
 fn schemas() -> Vec<Value> {
-    let text = include_str!("../../../tests/data/tool-schemas.jsonl");
+    let text = include_str!("../../data/tool-schemas.jsonl");
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["case"].clone()).collect()
 }
 
