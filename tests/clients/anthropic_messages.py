@@ -17,7 +17,7 @@ def check_messages(client, model):
     plain = client.messages.create(model=model, max_tokens=300, messages=MESSAGES)
     assert [block.type for block in plain.content] == ["text"] and plain.stop_reason == "end_turn", plain
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    thought = client.messages.create(model=model, max_tokens=1100, messages=MESSAGES, thinking=thinking, temperature=0)
+    thought = client.messages.create(model=model, max_tokens=1100, messages=MESSAGES, thinking=thinking)
     assert [block.type for block in thought.content] == ["thinking", "text"], thought
     cut = client.messages.create(model=model, max_tokens=1, messages=MESSAGES)
     assert cut.stop_reason == "max_tokens" and cut.usage.output_tokens == 1, cut
@@ -27,8 +27,7 @@ def check_messages(client, model):
 
 def check_stream(client, model, whole):
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    with client.messages.stream(model=model, max_tokens=1100, messages=MESSAGES, thinking=thinking,
-                                temperature=0) as stream:
+    with client.messages.stream(model=model, max_tokens=1100, messages=MESSAGES, thinking=thinking) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == whole.content[1].text, text
