@@ -6,13 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use perilune_config::GenerationConfig;
 use perilune_engine::EngineHandle;
+use perilune_grammar::{Grammars, Limits as GrammarLimits};
 use perilune_protocol::ErrorKind;
 use perilune_tokenizer::{ChatRenderer, Tokenizer};
 
+use crate::aborts::Aborts;
+use crate::access::Keys;
 use crate::error::{ApiError, Overload};
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::request_id::RequestIds;
+use crate::tls::TlsFiles;
 
 /// The application, shared by all handlers.
 pub type SharedApp = Arc<App>;
@@ -32,6 +36,10 @@ pub struct Settings {
     pub ping_interval: Option<Duration>,
     /// Time without a finished step after which the server calls itself stalled.
     pub stall_timeout: Duration,
+    /// Who may ask.
+    pub keys: Keys,
+    /// Certificate and key; `None` for plain HTTP.
+    pub tls: Option<TlsFiles>,
 }
 
 impl Default for Settings {
@@ -43,6 +51,8 @@ impl Default for Settings {
             drain_timeout: Duration::from_secs(30),
             ping_interval: Some(Duration::from_secs(10)),
             stall_timeout: Duration::from_secs(120),
+            keys: Keys::default(),
+            tls: None,
         }
     }
 }
@@ -67,6 +77,8 @@ pub struct TextSide {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat format, or why there is none.
     pub chat: Result<ChatRenderer, String>,
+    /// What holds outputs to a form.
+    pub grammars: Grammars,
 }
 
 /// The application.
@@ -78,6 +90,8 @@ pub struct App {
     pub lifecycle: Lifecycle,
     /// Measurements.
     pub metrics: Metrics,
+    /// Requests that can be ended by their id.
+    pub aborts: Aborts,
     /// Ids for requests that bring none.
     pub request_ids: RequestIds,
     /// Seconds since 1970 at the start.
@@ -102,6 +116,7 @@ impl App {
             settings,
             lifecycle: Lifecycle::default(),
             metrics: Metrics::new(served.clone()),
+            aborts: Aborts::default(),
             request_ids: RequestIds::default(),
             created: now_s(),
             served,
@@ -195,7 +210,8 @@ impl TextSide {
     /// A text side over `tokenizer`, with the chat format its vocabulary has.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let chat = ChatRenderer::new(tokenizer.clone()).map_err(|error| error.to_string());
-        TextSide { tokenizer, chat }
+        let grammars = Grammars::new(tokenizer.clone(), GrammarLimits::default());
+        TextSide { tokenizer, chat, grammars }
     }
 }
 

@@ -229,6 +229,7 @@ impl Chunks for ChatChunks {
 fn finish_reason(finish: Option<&Finish>, num_tool_calls: usize) -> &'static str {
     match finish {
         Some(Finish::Length) => "length",
+        Some(Finish::Abort) => "abort",
         Some(Finish::EndOfMessage) if num_tool_calls > 0 => "tool_calls",
         _ => "stop",
     }

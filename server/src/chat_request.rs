@@ -28,7 +28,8 @@ pub fn conversation(request: ChatCompletionRequest) -> Result<Conversation, ApiE
         tool_choice: match request.tool_choice {
             AskedChoice::Auto => ToolChoice::Auto,
             AskedChoice::None => ToolChoice::None,
-            AskedChoice::Required => ToolChoice::Required,
+            // The prompt knows no names; the grammar does.
+            AskedChoice::Required | AskedChoice::Named(_) => ToolChoice::Required,
         },
         response_format: match request.response_format {
             Asked::Text => ResponseFormat::Text,

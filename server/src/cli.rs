@@ -1,7 +1,9 @@
-//! The command line: subcommands and flags, each also readable from the environment (`PERILUNE_…`).
+//! The command line: subcommands and flags, each also readable from the environment (`PERILUNE_…`), those of `serve` from
+//! a file, too.
 //!
 //! What each value must be is in [`values`].
 
+mod settings_file;
 #[cfg(feature = "train")]
 mod train;
 mod values;
@@ -13,10 +15,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
+pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]
 pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
 use values::{
-    chunk_size, effort, fraction, host, model_name, num_drafts, positive, seconds, temperature, thread_count, url,
+    chunk_size, effort, fraction, host, model_name, num_drafts, positive, rate, seconds, temperature, thread_count, url,
 };
 
 /// Serves Kimi K3 and its relatives.
@@ -44,6 +47,8 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Run a trace of requests against the prefix cache, without a model.
     SimulateCache(SimulateArgs),
+    /// Put a load on a server and measure how it answers.
+    BenchServe(BenchServeArgs),
     /// Write a random checkpoint of a given configuration.
     BenchModel(BenchModelArgs),
     /// Write a checkpoint in another format, to measure other programs on the same weights.
@@ -222,6 +227,30 @@ pub struct ServeArgs {
     /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
     #[arg(long, env = "PERILUNE_PING_INTERVAL", value_name = "SECONDS", default_value_t = 10, value_parser = seconds)]
     pub ping_interval: u64,
+    /// A key that requests must bring; several may be given. Without any, everybody may ask.
+    #[arg(long, env = "PERILUNE_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
+    pub api_key: Vec<String>,
+    /// A file with such keys, one a line.
+    #[arg(long, env = "PERILUNE_API_KEY_FILE", value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// A key that `/flush_cache`, `/abort_request` and `/cache` need; an ordinary one does where there is none.
+    #[arg(long, env = "PERILUNE_ADMIN_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
+    pub admin_api_key: Vec<String>,
+    /// Answer `/metrics` without a key.
+    #[arg(long, env = "PERILUNE_OPEN_METRICS")]
+    pub open_metrics: bool,
+    /// Certificate chain in PEM, to serve HTTPS; looked at again every few seconds.
+    #[arg(long, env = "PERILUNE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key in PEM.
+    #[arg(long, env = "PERILUNE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// A TOML file with these settings, named as the flags are. Flags and the environment win over it.
+    #[arg(long, env = "PERILUNE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the settings as such a file, with where each comes from, and end.
+    #[arg(long)]
+    pub print_config: bool,
     /// Seconds without a finished step, with work to do, after which `/ready` says 503.
     #[arg(long, env = "PERILUNE_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 120, value_parser = seconds)]
     pub stall_timeout: u64,
@@ -361,6 +390,47 @@ pub struct BenchArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `bench-serve`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchServeArgs {
+    /// The server: any that speaks OpenAI's `/v1/completions`.
+    #[arg(long, env = "PERILUNE_URL", default_value = "http://127.0.0.1:8000", value_parser = url)]
+    pub url: String,
+    /// The model; the first one the server names where absent.
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// A key for the server.
+    #[arg(long, env = "PERILUNE_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Requests to send.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+    pub requests: usize,
+    /// Requests per second, at random times around it, whether earlier ones have ended or not; `inf` for all at once.
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 4.0, value_parser = rate)]
+    pub rate: f64,
+    /// Words of each prompt.
+    #[arg(long, value_name = "WORDS", default_value_t = 100, value_parser = positive)]
+    pub prompt_words: usize,
+    /// Tokens of each answer.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
+    pub max_tokens: usize,
+    /// Seed of times and prompts.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Goal for the time to the first text, for goodput.
+    #[arg(long, value_name = "MS")]
+    pub goal_ttft_ms: Option<f64>,
+    /// Goal for the time per token after the first, for goodput.
+    #[arg(long, value_name = "MS")]
+    pub goal_itl_ms: Option<f64>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Also write a page with plots.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Flags of `bench-model`.

@@ -203,6 +203,7 @@ impl Chunks for CompletionChunks {
 fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
         Finish::Length => "length",
+        Finish::Abort => "abort",
         Finish::EndOfMessage | Finish::StopToken(_) | Finish::StopText(_) => "stop",
     }
 }

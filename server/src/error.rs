@@ -173,6 +173,17 @@ impl From<SamplingError> for ApiError {
     }
 }
 
+impl ApiError {
+    /// The refusal with the body of another API.
+    pub fn with_body(self, body: &serde_json::Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();

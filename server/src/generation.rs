@@ -13,6 +13,7 @@ use perilune_protocol::ErrorKind;
 use perilune_tensor::TokenId;
 use tokio::sync::watch;
 
+use crate::aborts::AbortSignal;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::lifecycle::{Phase, cut};
@@ -79,6 +80,8 @@ pub enum Finish {
     StopText(String),
     /// `max_tokens`, or the end of the context.
     Length,
+    /// Somebody told the server to end it.
+    Abort,
 }
 
 impl Piece {
@@ -109,6 +112,7 @@ impl Piece {
 pub struct Generation {
     app: SharedApp,
     phase: watch::Receiver<Phase>,
+    abort: AbortSignal,
     /// `None` once the choice is over.
     tokens: Option<TokenStream>,
     text: OutputText,
@@ -122,9 +126,15 @@ pub struct Generation {
 
 impl Generation {
     /// A choice over the tokens of `stream`; `client_stops` are the stop tokens the client named.
-    pub fn new(app: SharedApp, stream: TokenStream, text: OutputText, client_stops: Vec<TokenId>) -> Self {
+    pub fn new(
+        app: SharedApp,
+        stream: TokenStream,
+        (text, abort): (OutputText, AbortSignal),
+        client_stops: Vec<TokenId>,
+    ) -> Self {
         Generation {
             phase: app.lifecycle.watch(),
+            abort,
             app,
             tokens: Some(stream),
             text,
@@ -147,6 +157,11 @@ impl Generation {
                     self.tokens = None;
                     return Some(Err(shut_down()));
                 }
+                () = self.abort.wait() => {
+                    let usage = Usage { cached_tokens: self.counts.cached, ..Usage::default() };
+                    let piece = self.finished(FinishReason::Abort, usage);
+                    return Some(Ok(Piece { counts: self.counts, ..piece }));
+                }
                 event = tokens.next() => event,
             };
             let piece = match event {
@@ -158,10 +173,7 @@ impl Generation {
                         None => continue,
                     }
                 }
-                Some(TokenEvent::Finished { reason, usage }) => match self.finished(reason, usage) {
-                    Ok(piece) => piece,
-                    Err(error) => return Some(Err(error)),
-                },
+                Some(TokenEvent::Finished { reason, usage }) => self.finished(reason, usage),
                 Some(TokenEvent::Failed { message }) => return Some(Err(self.failed(message))),
                 None => return Some(Err(self.failed("the engine has stopped".to_owned()))),
             };
@@ -195,7 +207,7 @@ impl Generation {
         Some(piece)
     }
 
-    fn finished(&mut self, reason: FinishReason, usage: Usage) -> Result<Piece, ApiError> {
+    fn finished(&mut self, reason: FinishReason, usage: Usage) -> Piece {
         self.counts.cached = usage.cached_tokens;
         self.counts.drafted = usage.drafted_tokens;
         self.counts.accepted = usage.accepted_tokens.min(usage.drafted_tokens);
@@ -203,12 +215,12 @@ impl Generation {
             FinishReason::Stop { token } if self.client_stops.contains(&token) => Finish::StopToken(token),
             FinishReason::Stop { .. } => Finish::EndOfMessage,
             FinishReason::Length => Finish::Length,
-            FinishReason::Abort => return Err(self.failed("the request was aborted".to_owned())),
+            FinishReason::Abort => Finish::Abort,
         };
         let mut piece = self.held.take().unwrap_or_default();
         let stopped_by = piece.add_text(self.text.finish());
         self.end(&mut piece, stopped_by.map_or(finish, Finish::StopText));
-        Ok(piece)
+        piece
     }
 
     fn end(&mut self, piece: &mut Piece, finish: Finish) {

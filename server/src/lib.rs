@@ -5,12 +5,15 @@
 //! (pieces to JSON) → whole, or through `sse`. No model or device code is here; `load` and `backend` join the crates
 //! that have it.
 
+pub mod aborts;
+pub mod access;
 pub mod app;
 pub mod backend;
 pub mod bench;
 mod bench_loss;
 pub mod bench_model;
 mod bench_ops;
+pub mod bench_serve;
 mod bench_stage;
 pub mod chat_cli;
 mod chat_reply;
@@ -31,16 +34,22 @@ mod inspect_draft;
 pub mod lifecycle;
 pub mod load;
 mod logprobs;
+mod messages_reply;
 pub mod metrics;
 pub mod model_dir;
+mod native_reply;
+mod output_rule;
 mod output_text;
 pub mod progress;
+mod ready_chat;
 mod request_id;
+mod responses_reply;
 mod routes;
 mod sampling;
 pub mod server;
 pub mod simulate;
 mod sse;
+pub mod tls;
 mod token_limit;
 #[cfg(feature = "train")]
 pub mod train_draft;

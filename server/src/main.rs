@@ -7,27 +7,44 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::http::StatusCode;
-use clap::Parser;
-use perilune_server::cli::{ChatArgs, Cli, Command, ServeArgs};
+use perilune_server::access::Keys;
+use perilune_server::cli::{self, ChatArgs, Command, CommandLine, ServeArgs};
 use perilune_server::error::in_one_line;
 use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
-use perilune_server::{Overload, Server, Settings, bench, bench_model, chat_cli, convert, inspect, simulate};
+use perilune_server::tls::TlsFiles;
+use perilune_server::{
+    Overload, Server, Settings, bench, bench_model, bench_serve, chat_cli, convert, inspect, simulate,
+};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let CommandLine { cli, printed } = match cli::read(&args) {
+        Ok(Ok(line)) => line,
+        Ok(Err(error)) => error.exit(),
+        Err(error) => {
+            eprintln!("error: {}", in_one_line(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(settings) = printed {
+        return outcome(print(&settings));
+    }
     let filter = EnvFilter::try_from_env("PERILUNE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let to_terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(to_terminal).init();
-    let outcome = match cli.command {
+    let done = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Chat(args)) => chat(&args),
         Some(Command::Inspect(args)) => inspect::inspect(&args).map_err(Into::into).and_then(|report| print(&report)),
         Some(Command::Bench(args)) => bench::run(&args).map_err(Into::into).and_then(|report| print(&report)),
+        Some(Command::BenchServe(args)) => {
+            bench_serve::run(&args).map_err(Into::into).and_then(|report| print(&report))
+        }
         Some(Command::SimulateCache(args)) => {
             simulate::run(&args).map_err(Into::into).and_then(|report| print(&report))
         }
@@ -38,6 +55,10 @@ fn main() -> ExitCode {
             perilune_server::train_draft::run(&args).map_err(Into::into).and_then(|report| print(&report))
         }
     };
+    outcome(done)
+}
+
+fn outcome(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -67,7 +88,8 @@ fn serve(args: &ServeArgs) -> Result<()> {
     let outcome = runtime.block_on(async {
         let server = Server::bind(SocketAddr::new(args.host, args.port), settings).await?;
         server.shutdown().on_signals()?;
-        tracing::info!(model = %options.dir.display(), "listening on http://{}", server.local_addr());
+        let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
+        tracing::info!(model = %options.dir.display(), "listening on {scheme}://{}", server.local_addr());
         server.run(move || load(&options, Show::Stderr)).await
     });
     // Loading that was interrupted is left behind.
@@ -80,6 +102,11 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         [] => vec![model_name(&options.dir)],
         names => names.to_vec(),
     };
+    let mut users = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        users.extend(Keys::read(path)?);
+    }
+    let keys = Keys::new(users, args.admin_api_key.clone())?;
     Ok(Settings {
         model_names,
         max_body_bytes: args.max_body_bytes,
@@ -90,6 +117,8 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ping_interval: (args.ping_interval > 0).then(|| Duration::from_secs(args.ping_interval)),
         stall_timeout: Duration::from_secs(args.stall_timeout),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()).map(|(cert, key)| TlsFiles { cert, key }),
+        keys: if args.open_metrics { keys.with_open_metrics() } else { keys },
     })
 }
 

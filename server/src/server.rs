@@ -7,12 +7,14 @@ use std::time::Duration;
 use perilune_engine::{EngineHandle, EngineState};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::app::{App, Served, Settings, SharedApp};
 use crate::drain::{CLOSING, Order, Shutdown};
 use crate::error::ServerError;
 use crate::http::router;
 use crate::lifecycle::Phase;
+use crate::tls::{TlsFiles, TlsListener};
 
 /// The longest that a server waits for its engine to write what is stored.
 const SAVING: Duration = Duration::from_secs(6);
@@ -21,6 +23,7 @@ const SAVING: Duration = Duration::from_secs(6);
 pub struct Server {
     app: SharedApp,
     listener: TcpListener,
+    tls: Option<(TlsFiles, Arc<ServerConfig>)>,
     addr: SocketAddr,
     shutdown: Shutdown,
 }
@@ -29,12 +32,13 @@ impl Server {
     /// Takes the socket.
     ///
     /// # Errors
-    /// `Io` where the address is in use or not this machine's.
+    /// `Io` where the address is in use or not this machine's; `Flag` for a certificate that cannot be used.
     pub async fn bind(addr: SocketAddr, settings: Settings) -> Result<Self, ServerError> {
         let io = |source| ServerError::Io { what: format!("cannot listen on {addr}"), source };
         let listener = TcpListener::bind(addr).await.map_err(io)?;
         let addr = listener.local_addr().map_err(io)?;
-        Ok(Server { app: Arc::new(App::new(settings)), listener, addr, shutdown: Shutdown::default() })
+        let tls = settings.tls.clone().map(|files| files.load().map(|config| (files, config))).transpose()?;
+        Ok(Server { tls, app: Arc::new(App::new(settings)), listener, addr, shutdown: Shutdown::default() })
     }
 
     /// Where it listens.
@@ -60,13 +64,21 @@ impl Server {
     where
         L: FnOnce() -> Result<Served, ServerError> + Send + 'static,
     {
-        let Server { app, listener, shutdown, .. } = self;
+        let Server { app, listener, tls, addr, shutdown } = self;
         let (close, closed) = oneshot::channel::<()>();
-        let service = axum::serve(listener, router(app.clone())).with_graceful_shutdown(async {
+        let closed = async {
             // A dropped sender means the same as a message: close.
             let _ = closed.await;
-        });
-        let http = tokio::spawn(service.into_future());
+        };
+        let routes = router(app.clone());
+        let http = match tls {
+            None => tokio::spawn(axum::serve(listener, routes).with_graceful_shutdown(closed).into_future()),
+            Some((files, config)) => {
+                let io = |source| ServerError::Io { what: format!("cannot listen on {addr}"), source };
+                let listener = TlsListener::new(listener, files, config).map_err(io)?;
+                tokio::spawn(axum::serve(listener, routes).with_graceful_shutdown(closed).into_future())
+            }
+        };
         let outcome = tokio::select! {
             outcome = serve(&app, load, &shutdown) => outcome,
             () = shutdown.wait(Order::Now) => return Ok(()),

@@ -1,43 +1,13 @@
 """Drives a server with the openai package: chat and completions, streaming and not, usage, log-probabilities, errors.
 
-    pip install -r tests/python/requirements.txt
-    cargo build --release && python tests/python/openai_client.py [BASE_URL]
-
-Without BASE_URL it starts the release binary with the shipped demo checkpoint on a free port, and afterwards ends it with
-SIGTERM and expects exit code 0.
+    python tests/clients/openai_chat.py [BASE_URL]
 """
-
-import os
-import pathlib
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import openai
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-QUESTION = [{"role": "user", "content": "There are 3 boxes with 12 pens in each box. How many pens are there in total?"}]
+import server
 
-
-def start_server():
-    """Starts the binary; returns (process, base URL) once it is ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    process = subprocess.Popen([target / "release" / "perilune", "serve", "--port", str(port)], cwd=ROOT)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").close()
-            return process, f"http://127.0.0.1:{port}/v1"
-        except OSError:
-            time.sleep(0.05)
-    process.kill()
-    raise SystemExit("the server did not become ready within 60 s")
+QUESTION = [{"role": "user", "content": server.QUESTION}]
 
 
 def check_models(client):
@@ -134,21 +104,14 @@ def check_errors(client, model):
 
 
 def main():
-    process, base = (None, sys.argv[1]) if len(sys.argv) > 1 else start_server()
-    client = openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60)
-    try:
+    with server.running() as base:
+        client = openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0, timeout=60)
         model = check_models(client)
         check_chat(client, model)
         check_chat_options(client, model)
         check_completions(client, model)
         check_errors(client, model)
-        if process:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0, process.returncode
-    finally:
-        if process and process.poll() is None:
-            process.kill()
-    print("openai-python: 5 passed, 0 failed")
+    print("openai-python, chat and completions: 5 passed, 0 failed")
 
 
 if __name__ == "__main__":

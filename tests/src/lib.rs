@@ -7,6 +7,7 @@ mod engines;
 mod gate;
 mod golden;
 mod hash_runner;
+mod json_schema;
 mod random_checkpoint;
 mod tiny;
 mod toy_grammar;
@@ -17,6 +18,7 @@ pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish,
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};
+pub use json_schema::is_valid;
 pub use random_checkpoint::write_random_model;
 pub use tiny::tiny_checkpoint;
 pub use toy_grammar::ToyGrammar;

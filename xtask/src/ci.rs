@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::process::{cargo, root, run as run_command};
 use crate::tidy;
 
-/// Runs all checks; `--skip-python` leaves out the ones that need the `openai` package.
+/// Runs all checks; `--skip-python` leaves out the ones that need Python packages.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let with_python = match args {
         [] => true,
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     if with_python {
         run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
         let mut python = std::process::Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
-        python.arg("tests/python/openai_client.py").current_dir(root());
+        python.arg("tests/clients/run.py").current_dir(root());
         run_command(python)?;
     }
     Ok(())

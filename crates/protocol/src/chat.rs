@@ -6,8 +6,8 @@ use crate::fields::Fields;
 use crate::generation::MAX_TOP_LOGPROBS;
 use crate::message::read_messages;
 use crate::{
-    GenerationOptions, Message, ProtocolError, ResponseFormat, StreamMode, ThinkingOptions, ToolChoice, Tools,
-    parse_object,
+    GenerationOptions, Message, ParallelCalls, ProtocolError, ResponseFormat, StreamMode, ThinkingOptions, ToolChoice,
+    Tools, parse_object,
 };
 
 /// A chat completion as the client asks for it.
@@ -21,6 +21,8 @@ pub struct ChatCompletionRequest {
     pub tools: Option<Tools>,
     /// Which of them to call.
     pub tool_choice: ToolChoice,
+    /// Whether there may be several calls.
+    pub parallel_calls: ParallelCalls,
     /// The format asked for.
     pub response_format: ResponseFormat,
     /// Thinking and its effort.
@@ -55,16 +57,22 @@ impl ChatCompletionRequest {
             return Err(fields.refuse("max_tokens", &Value::from(0), "it must be an integer from 1"));
         }
         let tools = Tools::read(fields)?;
-        let tool_choice = ToolChoice::read(fields)?;
-        if tool_choice == ToolChoice::Required && tools.is_none() {
-            return Err(fields.refuse("tool_choice", &Value::from("required"), "it needs `tools`"));
+        let tool_choice = ToolChoice::read(fields, tools.as_ref())?;
+        let response_format = ResponseFormat::read(fields)?;
+        if response_format != ResponseFormat::Text && options.structured.is_some() {
+            return Err(fields.refuse(
+                "structured_outputs",
+                &Value::from("given"),
+                "it cannot be joined with `response_format`",
+            ));
         }
         Ok(ChatCompletionRequest {
             model: fields.string("model")?,
             messages: read_messages(fields)?,
             tools,
             tool_choice,
-            response_format: ResponseFormat::read(fields)?,
+            response_format,
+            parallel_calls: ParallelCalls::read(fields)?,
             thinking: ThinkingOptions::read(fields)?,
             include_reasoning: fields.boolean("include_reasoning")?.unwrap_or(true),
             separate_reasoning: fields.boolean("separate_reasoning")?.unwrap_or(true),

@@ -65,26 +65,32 @@ impl CompletionRequest {
 }
 
 fn read_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ProtocolError> {
+    Ok(read_prompt_list(fields, "prompt")?.0)
+}
+
+/// Prompts under `key`, and whether they came as a list.
+pub(crate) fn read_prompt_list(fields: &mut Fields, key: &str) -> Result<(Vec<Prompt>, bool), ProtocolError> {
     const RULE: &str = "it must be a string, an array of strings, an array of token ids, or an array of those";
-    let path = fields.path("prompt");
-    let items = match fields.take("prompt") {
-        None => return Err(fields.missing("prompt", RULE)),
-        Some(Value::String(text)) => return Ok(vec![Prompt::Text(text)]),
+    let path = fields.path(key);
+    let items = match fields.take(key) {
+        None => return Err(fields.missing(key, RULE)),
+        Some(Value::String(text)) => return Ok((vec![Prompt::Text(text)], false)),
         Some(Value::Array(items)) if !items.is_empty() => items,
-        Some(other) => return Err(fields.refuse("prompt", &other, RULE)),
+        Some(other) => return Err(fields.refuse(key, &other, RULE)),
     };
     if items[0].is_number() {
-        return Ok(vec![Prompt::Ids(token_ids(&path, &items)?)]);
+        return Ok((vec![Prompt::Ids(token_ids(&path, &items)?)], false));
     }
     if items.len() > MAX_PROMPTS {
         return Err(invalid(&path, &Value::Array(items), "at most 1024 prompts fit in one request"));
     }
+    let ids_only = key == "input_ids";
     let prompt = |(i, item)| match item {
-        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::String(text) if !ids_only => Ok(Prompt::Text(text)),
         Value::Array(ids) if !ids.is_empty() => Ok(Prompt::Ids(token_ids(&format!("{path}[{i}]"), &ids)?)),
         other => Err(invalid(&format!("{path}[{i}]"), &other, "it must be a string or an array of token ids")),
     };
-    items.into_iter().enumerate().map(prompt).collect()
+    Ok((items.into_iter().enumerate().map(prompt).collect::<Result<_, _>>()?, true))
 }
 
 #[cfg(test)]

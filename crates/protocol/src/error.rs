@@ -56,6 +56,8 @@ impl ProtocolError {
 pub enum ErrorKind {
     /// The request is wrong.
     InvalidRequestError,
+    /// A key is missing or wrong.
+    AuthenticationError,
     /// The model or route does not exist.
     NotFoundError,
     /// Too busy, loading or draining: try again later.

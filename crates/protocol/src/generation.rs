@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use crate::ProtocolError;
 use crate::fields::{Fields, integral, invalid, token_ids};
+use crate::{ProtocolError, StructuredOutput};
 
 /// Most choices of one request.
 const MAX_CHOICES: usize = 128;
@@ -62,6 +62,8 @@ pub struct GenerationOptions {
     pub cache_salt: Option<String>,
     /// Most tokens to draft ahead in a step, where the server speculates; 0 turns that off.
     pub max_draft_tokens: Option<usize>,
+    /// What the output must be.
+    pub structured: Option<StructuredOutput>,
 }
 
 /// More than any draft proposes.
@@ -70,7 +72,7 @@ const MAX_DRAFT_TOKENS: usize = 64;
 impl GenerationOptions {
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
         refuse_search(fields)?;
-        Ok(GenerationOptions {
+        let options = GenerationOptions {
             n: fields.count("n", 1, MAX_CHOICES)?.unwrap_or(1),
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(i64::cast_unsigned),
             stop: read_stops(fields)?,
@@ -91,7 +93,13 @@ impl GenerationOptions {
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             cache_salt: read_salt(fields)?,
             max_draft_tokens: fields.count("max_draft_tokens", 0, MAX_DRAFT_TOKENS)?,
-        })
+            structured: StructuredOutput::read(fields)?,
+        };
+        if options.ignore_eos && options.structured.is_some() {
+            let rule = "an output that must have a form cannot go on after its end";
+            return Err(fields.refuse("ignore_eos", &Value::Bool(true), rule));
+        }
+        Ok(options)
     }
 }
 

@@ -4,6 +4,7 @@
 //! field, the value and the rule; unknown fields are ignored. Responses are plain `Serialize` structs. Nothing here
 //! knows tokens' text, sampling ranges that depend on a model, or HTTP: those are checked where they are known.
 
+mod anthropic_request;
 mod chat;
 mod chat_response;
 mod completion;
@@ -15,11 +16,16 @@ mod json;
 mod logprobs;
 mod message;
 mod model;
+mod native;
+mod responses_object;
+mod responses_request;
+mod structured;
 mod thinking;
 mod tokenize;
 mod tools;
 mod usage;
 
+pub use anthropic_request::{parse_count_request, parse_messages_request};
 pub use chat::ChatCompletionRequest;
 pub use chat_response::{
     AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, FunctionCall, FunctionDelta,
@@ -35,7 +41,11 @@ pub use logprobs::{
 };
 pub use message::{Message, RequestedCall};
 pub use model::{ModelCard, ModelList};
+pub use native::NativeRequest;
+pub use responses_object::{OutputItem, ResponseObject, ResponseStatus};
+pub use responses_request::{ResponsesEcho, ResponsesRequest};
+pub use structured::{OutputForm, StructuredOutput};
 pub use thinking::{EFFORT_WORDS, EffortLevel, ThinkingOptions};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use tools::{ResponseFormat, ToolChoice, Tools};
+pub use tools::{Function, ParallelCalls, ResponseFormat, Strictness, ToolChoice, Tools};
 pub use usage::{CompletionTokensDetails, PromptTokensDetails, Usage};

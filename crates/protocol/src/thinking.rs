@@ -57,7 +57,7 @@ impl ThinkingOptions {
 }
 
 /// What a word says: `None` where there is none, `Some(None)` where it says not to think.
-type Wish = Option<Option<EffortLevel>>;
+pub(crate) type Wish = Option<Option<EffortLevel>>;
 
 /// `thinking`: its switch and its effort.
 fn read_thinking(fields: &mut Fields) -> Result<(Option<bool>, Wish), ProtocolError> {
@@ -76,7 +76,7 @@ fn read_thinking(fields: &mut Fields) -> Result<(Option<bool>, Wish), ProtocolEr
     Ok((switch, read_effort(&mut thinking, "effort")?))
 }
 
-fn read_effort(fields: &mut Fields, key: &str) -> Result<Wish, ProtocolError> {
+pub(crate) fn read_effort(fields: &mut Fields, key: &str) -> Result<Wish, ProtocolError> {
     let Some(word) = fields.string(key)? else { return Ok(None) };
     if let Some((_, level)) = EFFORT_WORDS.iter().find(|(known, _)| *known == word) {
         return Ok(Some(*level));

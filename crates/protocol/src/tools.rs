@@ -1,7 +1,6 @@
 //! Tools, the choice among them, and the format asked of the answer.
 //!
-//! `tool_choice: required` and `response_format` become the instructions Kimi K3 is trained on. Enforcement by grammar
-//! is not offered yet, so what only makes sense enforced (`strict: true`, a named tool) is refused, not pretended.
+//! What is checked here is the form of a request; whether a schema can be enforced is for the grammar to say.
 
 use serde_json::Value;
 
@@ -10,58 +9,137 @@ use crate::fields::{Fields, invalid};
 
 /// Longest name of a tool, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-/// What is said where enforcement is asked for.
-const NOT_ENFORCED: &str = "output is not enforced by a grammar here; leave it out or set it to false";
+/// Most tools of a request.
+const MAX_TOOLS: usize = 1024;
 
 /// Declared tools, as the client wrote them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tools(Vec<Value>);
+pub struct Tools {
+    written: Vec<Value>,
+    functions: Vec<Function>,
+}
+
+/// What a tool is called with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// The tool's name.
+    pub name: String,
+    /// The schema of its arguments; `None` where there are none.
+    pub parameters: Option<Value>,
+    /// Whether calls are held to the schema even where calling is up to the model.
+    pub strict: Strictness,
+}
+
+/// Whether a schema is a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strictness {
+    /// The model is told.
+    #[default]
+    Told,
+    /// The output is held to it.
+    Held,
+}
 
 impl Tools {
     pub(crate) fn read(fields: &mut Fields) -> Result<Option<Self>, ProtocolError> {
         let path = fields.path("tools");
-        let Some(items) = fields.array("tools")?.filter(|items| !items.is_empty()) else { return Ok(None) };
-        for (i, item) in items.iter().enumerate() {
-            check_tool(Fields::of(format!("{path}[{i}]"), item.clone())?)?;
+        let Some(written) = fields.array("tools")?.filter(|items| !items.is_empty()) else { return Ok(None) };
+        Self::of(&path, written).map(Some)
+    }
+
+    /// Tools at `path`, in the shape of chat completions.
+    pub(crate) fn of(path: &str, written: Vec<Value>) -> Result<Self, ProtocolError> {
+        if written.len() > MAX_TOOLS {
+            return Err(invalid(path, &Value::Array(written), "at most 1024 tools fit in one request"));
         }
-        Ok(Some(Tools(items)))
+        let read = |(i, item): (usize, &Value)| read_tool(Fields::of(format!("{path}[{i}]"), item.clone())?);
+        let functions: Vec<Function> = written.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        Ok(Tools { written, functions })
+    }
+
+    /// The functions, in the order of the declarations.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
     }
 
     /// The declarations as one JSON array.
     pub fn into_value(self) -> Value {
-        Value::Array(self.0)
+        Value::Array(self.written)
     }
 }
 
 /// Which tools the answer may or must call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// As the model sees fit.
     #[default]
     Auto,
-    /// It is told to call none.
+    /// None may be called.
     None,
-    /// It is told to call some.
+    /// Some must be called.
     Required,
+    /// This one must be called.
+    Named(String),
 }
 
 impl ToolChoice {
-    pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
-        const RULE: &str = "it must be `auto`, `none` or `required`";
-        match fields.take("tool_choice") {
-            None => Ok(ToolChoice::Auto),
+    /// Reads `tool_choice`; what it demands must be among `tools`.
+    pub(crate) fn read(fields: &mut Fields, tools: Option<&Tools>) -> Result<Self, ProtocolError> {
+        const RULE: &str = "it must be `auto`, `none`, `required` or name a function";
+        let choice = match fields.take("tool_choice") {
+            None => return Ok(ToolChoice::Auto),
             Some(Value::String(word)) => match word.as_str() {
-                "auto" => Ok(ToolChoice::Auto),
-                "none" => Ok(ToolChoice::None),
-                "required" => Ok(ToolChoice::Required),
-                _ => Err(fields.refuse("tool_choice", &Value::String(word), RULE)),
+                "auto" => ToolChoice::Auto,
+                "none" => ToolChoice::None,
+                "required" => ToolChoice::Required,
+                _ => return Err(fields.refuse("tool_choice", &Value::String(word), RULE)),
             },
-            Some(other @ Value::Object(_)) => {
-                let rule = "forcing one named tool needs a grammar, which is not offered here; use `required`";
-                Err(fields.refuse("tool_choice", &other, rule))
+            Some(value @ Value::Object(_)) => Self::named(Fields::of(fields.path("tool_choice"), value)?)?,
+            Some(other) => return Err(fields.refuse("tool_choice", &other, RULE)),
+        };
+        match (&choice, tools) {
+            (ToolChoice::Required | ToolChoice::Named(_), None) => {
+                let word = if choice == ToolChoice::Required { "required" } else { "a function" };
+                Err(fields.refuse("tool_choice", &Value::from(word), "it needs `tools`"))
             }
-            Some(other) => Err(fields.refuse("tool_choice", &other, RULE)),
+            (ToolChoice::Named(name), Some(tools)) if tools.functions.iter().all(|known| known.name != *name) => {
+                Err(fields.refuse("tool_choice", &Value::from(name.as_str()), "no tool of this name is declared"))
+            }
+            _ => Ok(choice),
         }
+    }
+
+    fn named(mut choice: Fields) -> Result<Self, ProtocolError> {
+        let kind = choice.string("type")?.unwrap_or_else(|| "function".to_owned());
+        if kind != "function" {
+            return Err(choice.refuse("type", &Value::String(kind), "only `function` can be chosen by name"));
+        }
+        // The name stands in `function` in chat completions, beside the type in responses.
+        let mut named = match choice.object("function")? {
+            Some(function) => function,
+            None => choice,
+        };
+        Ok(ToolChoice::Named(named.required_string("name")?))
+    }
+}
+
+/// Whether one answer may hold several calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ParallelCalls {
+    /// As many as the model sees fit.
+    #[default]
+    Several,
+    /// One at most.
+    One,
+}
+
+impl ParallelCalls {
+    pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
+        Ok(if fields.boolean("parallel_tool_calls")? == Some(false) {
+            ParallelCalls::One
+        } else {
+            ParallelCalls::Several
+        })
     }
 }
 
@@ -71,9 +149,9 @@ pub enum ResponseFormat {
     /// Any text.
     #[default]
     Text,
-    /// It is told to be JSON.
+    /// A JSON object.
     JsonObject,
-    /// It is told to match a schema.
+    /// JSON that matches a schema.
     JsonSchema(Value),
 }
 
@@ -86,19 +164,24 @@ impl ResponseFormat {
             "json_object" => Ok(ResponseFormat::JsonObject),
             "json_schema" => {
                 let rule = "it must hold the schema";
-                let mut named = format.object("json_schema")?.ok_or_else(|| format.missing("json_schema", rule))?;
-                refuse_strict(&mut named)?;
-                match named.take("schema") {
-                    Some(schema @ Value::Object(_)) => Ok(ResponseFormat::JsonSchema(schema)),
-                    Some(other) => Err(named.refuse("schema", &other, "it must be an object")),
-                    None => Err(named.missing("schema", "it must be an object")),
-                }
+                let named = format.object("json_schema")?.ok_or_else(|| format.missing("json_schema", rule))?;
+                read_schema(named)
             }
             _ => {
                 let rule = "it must be `text`, `json_object` or `json_schema`";
                 Err(format.refuse("type", &Value::String(kind), rule))
             }
         }
+    }
+}
+
+/// A named schema. It is enforced whatever `strict` says: that is what a format is asked for.
+pub(crate) fn read_schema(mut named: Fields) -> Result<ResponseFormat, ProtocolError> {
+    named.boolean("strict")?;
+    match named.take("schema") {
+        Some(schema @ Value::Object(_)) => Ok(ResponseFormat::JsonSchema(schema)),
+        Some(other) => Err(named.refuse("schema", &other, "it must be an object")),
+        None => Err(named.missing("schema", "it must be an object")),
     }
 }
 
@@ -113,7 +196,7 @@ pub(crate) fn check_name(path: &str, name: &str) -> Result<(), ProtocolError> {
     Err(invalid(path, &Value::from(name), rule))
 }
 
-fn check_tool(mut tool: Fields) -> Result<(), ProtocolError> {
+fn read_tool(mut tool: Fields) -> Result<Function, ProtocolError> {
     if let Some(kind) = tool.string("type")?.filter(|kind| kind != "function") {
         return Err(tool.refuse("type", &Value::String(kind), "only `function` tools are understood"));
     }
@@ -122,15 +205,16 @@ fn check_tool(mut tool: Fields) -> Result<(), ProtocolError> {
     let name = function.required_string("name")?;
     check_name(&function.path("name"), &name)?;
     function.string("description")?;
-    function.object("parameters")?;
-    refuse_strict(&mut function)
-}
-
-fn refuse_strict(fields: &mut Fields) -> Result<(), ProtocolError> {
-    match fields.boolean("strict")? {
-        Some(true) => Err(fields.refuse("strict", &Value::Bool(true), NOT_ENFORCED)),
-        _ => Ok(()),
-    }
+    let parameters = match function.take("parameters") {
+        Some(schema @ Value::Object(_)) => Some(schema),
+        Some(other) => return Err(function.refuse("parameters", &other, "it must be an object")),
+        None => None,
+    };
+    let strict = match function.boolean("strict")? {
+        Some(true) => Strictness::Held,
+        _ => Strictness::Told,
+    };
+    Ok(Function { name, parameters, strict })
 }
 
 #[cfg(test)]
@@ -164,15 +248,25 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_grammar_could_keep_is_refused() {
+    fn strict_tools_and_named_choices() {
         let strict = json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]});
-        assert_eq!(Tools::read(&mut fields(strict)).unwrap_err().param(), Some("tools[0].function.strict"));
+        let tools = Tools::read(&mut fields(strict)).unwrap().unwrap();
+        let expected = Function { name: "f".to_owned(), parameters: None, strict: Strictness::Held };
+        assert_eq!(tools.functions(), [expected]);
+        let choose = |choice: Value| ToolChoice::read(&mut fields(json!({"tool_choice": choice})), Some(&tools));
+        let named = Ok(ToolChoice::Named("f".to_owned()));
+        assert_eq!(choose(json!({"type": "function", "function": {"name": "f"}})), named);
+        assert_eq!(choose(json!({"type": "function", "name": "f"})), named);
+        for (bad, param) in [
+            (json!({"type": "function", "function": {"name": "g"}}), "tool_choice"),
+            (json!({"type": "function", "function": {}}), "tool_choice.function.name"),
+            (json!({"type": "custom", "name": "f"}), "tool_choice.type"),
+            (json!({"function": "f"}), "tool_choice.function"),
+        ] {
+            assert_eq!(choose(bad.clone()).unwrap_err().param(), Some(param), "{bad}");
+        }
         let named = json!({"tool_choice": {"type": "function", "function": {"name": "f"}}});
-        assert_eq!(ToolChoice::read(&mut fields(named)).unwrap_err().param(), Some("tool_choice"));
-        let schema = json!({"response_format":
-            {"type": "json_schema", "json_schema": {"strict": true, "schema": {"type": "object"}}}});
-        let error = ResponseFormat::read(&mut fields(schema)).unwrap_err();
-        assert_eq!(error.param(), Some("response_format.json_schema.strict"));
+        assert_eq!(ToolChoice::read(&mut fields(named), None).unwrap_err().param(), Some("tool_choice"));
     }
 
     #[test]
@@ -181,7 +275,7 @@ mod tests {
         assert_eq!(format(json!(null)), Ok(ResponseFormat::Text));
         assert_eq!(format(json!({"type": "json_object"})), Ok(ResponseFormat::JsonObject));
         let schema = json!({"type": "object"});
-        let named = json!({"type": "json_schema", "json_schema": {"name": "x", "strict": false, "schema": schema}});
+        let named = json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}});
         assert_eq!(format(named), Ok(ResponseFormat::JsonSchema(schema)));
         for bad in [json!({"type": "xml"}), json!({}), json!("json"), json!({"type": "json_schema"})] {
             assert!(format(bad).is_err());
@@ -192,8 +286,9 @@ mod tests {
         for (word, choice) in
             [("auto", ToolChoice::Auto), ("none", ToolChoice::None), ("required", ToolChoice::Required)]
         {
-            assert_eq!(ToolChoice::read(&mut fields(json!({"tool_choice": word}))), Ok(choice));
+            let tools = Tools::of("tools", vec![json!({"function": {"name": "f"}})]).unwrap();
+            assert_eq!(ToolChoice::read(&mut fields(json!({"tool_choice": word})), Some(&tools)), Ok(choice));
         }
-        assert!(ToolChoice::read(&mut fields(json!({"tool_choice": "maybe"}))).is_err());
+        assert!(ToolChoice::read(&mut fields(json!({"tool_choice": "maybe"})), None).is_err());
     }
 }

@@ -52,6 +52,14 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A rate of requests; `inf` for no limit.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 => Ok(value),
+        _ => Err("it must be a number above 0, or `inf`".to_owned()),
+    }
+}
+
 /// A sampling temperature.
 pub(super) fn temperature(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

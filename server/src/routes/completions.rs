@@ -13,17 +13,19 @@ use crate::app::{Served, SharedApp, now_s};
 use crate::completion_reply::{CompletionChunks, CompletionReply, Extras, PromptText};
 use crate::error::ApiError;
 use crate::generation::Piece;
+use crate::output_rule::compile_text;
 use crate::output_text::{OutputText, StopStrings};
 use crate::routes::generate::{Answer, Prepared, PreparedPrompt, answer};
 use crate::routes::token_ids;
 use crate::sampling::sampling_params;
+use crate::sse::ChunkEvents;
 use crate::token_limit::TokenLimit;
 
 /// Tokens generated where the client names no limit: OpenAI's default of this route.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// The handler.
-pub async fn create(State(app): State<SharedApp>, request: Request) -> Result<Response, ApiError> {
+pub async fn create(State(app): State<SharedApp>, request: Request) -> Response {
     answer::<TextAnswer>(app, request).await
 }
 
@@ -38,7 +40,7 @@ impl Answer for TextAnswer {
     const ID_PREFIX: &'static str = "cmpl";
     const PROMPT_FIELD: &'static str = "prompt";
     type Whole = Completion;
-    type Chunks = CompletionChunks;
+    type Events = ChunkEvents<CompletionChunks>;
 
     fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
         let request = CompletionRequest::parse(body)?;
@@ -60,6 +62,8 @@ impl Answer for TextAnswer {
         };
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let cache_salt = options.cache_salt.clone();
+        let compile = |form| compile_text(served.text("structured_outputs")?, form);
+        let grammar = options.structured.as_ref().map(compile).transpose()?;
         let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };
         let prompts = request.prompts.into_iter().map(|prompt| prompt_text(served, prompt, extras));
         let reply = CompletionReply {
@@ -75,7 +79,7 @@ impl Answer for TextAnswer {
         let prompts = reply.prompts.iter().map(prompt).collect();
         let (n, stream) = (reply.n, request.stream);
         let answer = TextAnswer { reply, specials, stops };
-        Ok(Prepared { admission, prompts, cache_salt, n, params, limit, stream, answer })
+        Ok(Prepared { admission, prompts, cache_salt, grammar, rid: None, n, params, limit, stream, answer })
     }
 
     fn output(&self) -> Result<OutputText, ApiError> {
@@ -89,8 +93,8 @@ impl Answer for TextAnswer {
         self.reply.whole(choices)
     }
 
-    fn chunks(self, report: UsageReport, _num_choices: usize) -> CompletionChunks {
-        CompletionChunks::new(self.reply, report)
+    fn events(self, report: UsageReport, num_choices: usize) -> Self::Events {
+        ChunkEvents::new(CompletionChunks::new(self.reply, report), num_choices)
     }
 }
 

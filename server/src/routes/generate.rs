@@ -5,18 +5,19 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use perilune_engine::{GenerateRequest, SamplingParams};
+use perilune_engine::{GenerateRequest, SamplingParams, SharedGrammar};
 use perilune_protocol::{StreamMode, UsageReport};
 use perilune_tensor::TokenId;
 use serde::Serialize;
 
+use crate::aborts::AbortSignal;
 use crate::app::{Admission, SharedApp};
 use crate::error::ApiError;
 use crate::generation::{Generation, Piece, collect};
 use crate::output_text::OutputText;
 use crate::routes::{off_reactor, read_body, request_id};
 use crate::sampling::for_choice;
-use crate::sse::{Chunks, Streamed, respond};
+use crate::sse::{EventWriter, Streamed, respond};
 use crate::token_limit::TokenLimit;
 
 /// What is particular to one route.
@@ -27,8 +28,8 @@ pub(crate) trait Answer: Sized + Send + 'static {
     const PROMPT_FIELD: &'static str;
     /// The answer that is not streamed.
     type Whole: Serialize;
-    /// The chunks of one that is.
-    type Chunks: Chunks;
+    /// The events of one that is.
+    type Events: EventWriter;
 
     /// Reads, checks and tokenises a request.
     fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError>;
@@ -44,8 +45,13 @@ pub(crate) trait Answer: Sized + Send + 'static {
     /// The whole answer.
     fn whole(&self, choices: Vec<Piece>) -> Self::Whole;
 
-    /// The chunks of a streamed answer.
-    fn chunks(self, report: UsageReport, num_choices: usize) -> Self::Chunks;
+    /// The events of a streamed answer.
+    fn events(self, report: UsageReport, num_choices: usize) -> Self::Events;
+
+    /// A refusal in the words of this API.
+    fn refusal(error: ApiError) -> Response {
+        error.into_response()
+    }
 }
 
 /// A request that was read, checked and tokenised.
@@ -56,6 +62,10 @@ pub(crate) struct Prepared<A> {
     pub prompts: Vec<PreparedPrompt>,
     /// Whom it shares stored prefixes with.
     pub cache_salt: Option<String>,
+    /// What its output must be.
+    pub grammar: Option<SharedGrammar>,
+    /// The id by which it can be ended, where it is not that of the HTTP request.
+    pub rid: Option<String>,
     /// Choices per prompt.
     pub n: usize,
     /// Sampling of the first choice, but for `max_tokens`.
@@ -77,16 +87,21 @@ pub(crate) struct PreparedPrompt {
 }
 
 /// Answers a request.
-pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Response {
+    try_answer::<A>(app, request).await.unwrap_or_else(A::refusal)
+}
+
+async fn try_answer<A: Answer>(app: SharedApp, request: Request) -> Result<Response, ApiError> {
     app.serving()?;
-    let id = format!("{}-{}", A::ID_PREFIX, request_id(&request));
+    let rid = request_id(&request);
+    let id = format!("{}-{rid}", A::ID_PREFIX);
     let body = read_body(&app, request).await?;
     let prepared = off_reactor({
         let app = app.clone();
         move || A::prepare(&app, id, &body)
     })
     .await?;
-    let choices = prepared.submit(&app)?;
+    let choices = prepared.submit(&app, &app.aborts.signal(prepared.rid.as_ref().unwrap_or(&rid)))?;
     let Prepared { answer, admission, stream, .. } = prepared;
     match stream {
         StreamMode::Whole => {
@@ -95,8 +110,8 @@ pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Resul
             Ok(Json(whole).into_response())
         }
         StreamMode::Events(report) => {
-            let chunks = answer.chunks(report, choices.len());
-            let streamed = Streamed { choices, chunks, in_flight: admission.in_flight };
+            let writer = answer.events(report, choices.len());
+            let streamed = Streamed { choices, writer, in_flight: admission.in_flight };
             Ok(respond(streamed, app.settings.ping_interval))
         }
     }
@@ -104,10 +119,10 @@ pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Resul
 
 impl<A: Answer> Prepared<A> {
     /// Hands every choice of every prompt to the engine; if one is refused, those before it are dropped with it.
-    fn submit(&self, app: &SharedApp) -> Result<Vec<Generation>, ApiError> {
+    fn submit(&self, app: &SharedApp, abort: &AbortSignal) -> Result<Vec<Generation>, ApiError> {
         self.check_count()?;
         let choices = self.prompts.iter().flat_map(|prompt| (0..self.n).map(move |index| (prompt, index)));
-        choices.map(|(prompt, index)| self.submit_choice(app, prompt, index)).collect()
+        choices.map(|(prompt, index)| self.submit_choice((app, abort), prompt, index)).collect()
     }
 
     /// A request that no queue could ever take is wrong, not early.
@@ -124,21 +139,31 @@ impl<A: Answer> Prepared<A> {
         Err(ApiError::invalid(message, Some(field)))
     }
 
-    fn submit_choice(&self, app: &SharedApp, prompt: &PreparedPrompt, index: usize) -> Result<Generation, ApiError> {
+    fn submit_choice(
+        &self,
+        (app, abort): (&SharedApp, &AbortSignal),
+        prompt: &PreparedPrompt,
+        index: usize,
+    ) -> Result<Generation, ApiError> {
         let engine = &self.admission.served.engine;
         let text = self.answer.output()?;
         let mut params = for_choice(&self.params, index);
         params.max_tokens = self.limit.max_tokens(prompt.tokens.len(), engine.context_length());
+        if self.grammar.is_some() {
+            // The grammar says when the output may end, and when it must.
+            params.min_tokens = 0;
+        }
         if !self.answer.scores_prompt(index) {
             params.prompt_logprobs = None;
         }
         let stream = engine.submit(GenerateRequest {
             cache_salt: self.cache_salt.clone(),
             checkpoint_hints: prompt.turn_ends.clone(),
+            grammar: self.grammar.clone(),
             ..GenerateRequest::new(prompt.tokens.clone(), params)
         });
         let asked = (self.limit, A::PROMPT_FIELD);
         let stream = stream.map_err(|error| ApiError::from_submit(&error, asked, app.settings.overload))?;
-        Ok(Generation::new(app.clone(), stream, text, self.params.stop_token_ids.clone()))
+        Ok(Generation::new(app.clone(), stream, (text, abort.clone()), self.params.stop_token_ids.clone()))
     }
 }

@@ -1,12 +1,16 @@
 //! The HTTP routes, one file each, and what they share: reading a bounded body of JSON, leaving the reactor for text work.
 
+pub mod admin;
 pub mod cache;
 pub mod chat;
 pub mod completions;
 mod content_type;
-mod generate;
+pub(crate) mod generate;
 pub mod health;
+pub mod messages;
 pub mod models;
+pub mod native;
+pub mod responses;
 pub mod tokenize;
 
 use axum::body::{Bytes, to_bytes};

@@ -7,7 +7,7 @@ use perilune_protocol::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, To
 use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::logprobs::TokenNames;
-use crate::routes::chat::{render, renderer};
+use crate::ready_chat::{CHAT, render, renderer};
 use crate::routes::{off_reactor, read_body, token_ids};
 use crate::usage::raw_ids;
 
@@ -24,7 +24,7 @@ pub async fn tokenize(State(app): State<SharedApp>, request: Request) -> Result<
         };
         let ids = match request.input {
             TokenizeInput::Text(prompt) => text.tokenizer.encode_text(&prompt),
-            TokenizeInput::Chat(chat) => render(renderer(text)?, *chat)?.tokens,
+            TokenizeInput::Chat(chat) => render(renderer(text, CHAT)?, *chat, CHAT)?.tokens,
         };
         let names = TokenNames(Some(&text.tokenizer));
         let token_strs = request.return_token_strs.then(|| ids.iter().map(|id| names.text(*id)).collect());

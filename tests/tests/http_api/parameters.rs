@@ -263,18 +263,6 @@ fn messages_that_break_a_rule() {
 }
 
 #[test]
-fn what_only_a_grammar_could_enforce_is_refused_with_a_sentence() {
-    let addr = shared_demo();
-    let schema = json!({"type": "json_schema", "json_schema": {"strict": true, "schema": {"type": "object"}}});
-    let message = refused(addr, CHAT, &with(&chat(), "response_format", schema), "response_format.json_schema.strict");
-    assert!(message.contains("grammar"), "{message}");
-    let named = json!({"type": "function", "function": {"name": "f"}});
-    refused(addr, CHAT, &with(&chat(), "tool_choice", named), "tool_choice");
-    let wish = json!({"type": "json_schema", "json_schema": {"schema": {"type": "object"}}});
-    post(addr, CHAT, &with(&chat(), "response_format", wish)).ok();
-}
-
-#[test]
 fn a_prompt_that_is_too_long_names_the_three_numbers() {
     let addr = shared_demo();
     let ids = vec![50; 16_000];

@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("model", &["backend", "config", "tensor", "weights"]),
     ("speculate", &["backend", "config", "model", "tensor", "weights"]),
     ("tokenizer", &["config", "tensor"]),
+    ("grammar", &["sampling", "tensor", "tokenizer"]),
     ("protocol", &[]),
     ("engine", &["backend", "cache", "config", "disk", "model", "sampling", "scheduler", "speculate", "tensor"]),
     // Trains drafts; only the server's feature `train` builds it.
@@ -44,6 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "cuda",
             "engine",
             "gpu",
+            "grammar",
             "hip",
             "kernels-dsl",
             "model",

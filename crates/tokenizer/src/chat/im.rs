@@ -2,14 +2,14 @@
 //!
 //! What: `<|im_user|>user<|im_middle|>` … `<|im_end|>` and its like for system, assistant and declared tools. What not:
 //! channels, tool calls and their results, directives: the format has none that we know exactly, so a conversation
-//! that needs one is refused instead of approximated. Thinking and effort are ignored, since these models do not think.
+//! that needs one is refused instead of approximated; the form of an answer is enforced without one, where it is enforced. Thinking and effort are ignored, since these models do not think.
 //!
 //! Source: `spec/kimi-k3.md` 5.2.
 
 use perilune_tensor::TokenId;
 
 use super::renderer::PromptWriter;
-use super::{ChatMessage, Conversation, ImTokens, RenderedPrompt, ResponseFormat, Role, ToolChoice};
+use super::{ChatMessage, Conversation, ImTokens, RenderedPrompt, Role, ToolChoice};
 use crate::{OutputStart, TokenizerError};
 
 pub(super) fn render(
@@ -35,9 +35,6 @@ fn check(conversation: &Conversation) -> Result<(), TokenizerError> {
     let refuse = |field, reason| Err(TokenizerError::Inexpressible { field, reason });
     if conversation.tool_choice == ToolChoice::Required {
         return refuse("tool_choice", "it has no directive that demands a tool call");
-    }
-    if conversation.response_format != ResponseFormat::Text {
-        return refuse("response_format", "it has no directive for the form of an answer");
     }
     Ok(())
 }
@@ -125,8 +122,6 @@ mod tests {
         let error = |conversation: Conversation| renderer.render(&conversation).unwrap_err().to_string();
         let required = Conversation { tool_choice: ToolChoice::Required, ..Default::default() };
         assert!(error(required).contains("`tool_choice`"));
-        let json = Conversation { response_format: ResponseFormat::JsonObject, ..Default::default() };
-        assert!(error(json).contains("`response_format`"));
         let messages = vec![ChatMessage::new(Role::User, "a"), ChatMessage::new(Role::Tool, "b")];
         assert!(error(Conversation { messages, ..Default::default() }).contains("message 1"));
     }

@@ -88,8 +88,27 @@ fn typed(key: String, kind: &str, text: String) -> Argument {
             Argument { key, kind: ArgumentKind::Number, text: text.trim().to_owned() }
         }
         Ok(value) if !is_string => Argument::from_value(key, &value),
+        // a number beyond any machine type is a number all the same
+        Err(_) if !is_string && is_number(text.trim()) => {
+            Argument { key, kind: ArgumentKind::Number, text: text.trim().to_owned() }
+        }
         _ => Argument { key, kind: ArgumentKind::String, text },
     }
+}
+
+/// Whether a text is a number of JSON, of any size.
+fn is_number(text: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (text, None),
+    };
+    let unsigned = mantissa.strip_prefix('-').unwrap_or(mantissa);
+    let (whole, fraction) = unsigned.split_once('.').map_or((unsigned, None), |(whole, part)| (whole, Some(part)));
+    digits(whole)
+        && (whole == "0" || !whole.starts_with('0'))
+        && fraction.is_none_or(digits)
+        && exponent.is_none_or(|text| digits(text.strip_prefix(['+', '-']).unwrap_or(text)))
 }
 
 #[cfg(test)]
@@ -125,6 +144,10 @@ mod tests {
     fn values_that_are_not_json_become_strings() {
         assert_eq!(call(&[("n", "number", "NaN"), ("o", "object", "{\"x\":")]), r#"{"n": "NaN", "o": "{\"x\":"}"#);
         assert_eq!(call(&[("k", "", "7"), ("j", "", "seven")]), r#"{"k": 7, "j": "seven"}"#);
+        assert_eq!(call(&[("n", "number", " -1.5E+999 ")]), r#"{"n": -1.5E+999}"#);
+        for no in ["01e999", "1e", ".5e999", "1.e999", "1e9e9", "-"] {
+            assert_eq!(call(&[("n", "number", no)]), format!(r#"{{"n": "{no}"}}"#));
+        }
     }
 
     #[test]

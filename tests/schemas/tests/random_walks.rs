@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use walk::{grammars, messages, walk};
 
 fn schemas() -> Vec<Value> {
-    let text = include_str!("../../../tests/data/tool-schemas.jsonl");
+    let text = include_str!("../../data/tool-schemas.jsonl");
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["case"].clone()).collect()
 }
 
@@ -22,10 +22,19 @@ fn tool(name: &str, schema: Value) -> ToolRule {
     ToolRule { name: name.to_owned(), arguments: Arguments::Schema(schema) }
 }
 
+/// Without `$id`: the suite has some that are no URIs, at which a strict validator stops.
+fn nameless(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(map) = schema.as_object_mut() {
+        map.remove("$id");
+    }
+    schema
+}
+
 fn assert_valid(schema: &Value, text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}\nfor {schema}"));
-    let errors: Vec<String> =
-        jsonschema::validator_for(schema).unwrap().iter_errors(&value).map(|error| error.to_string()).collect();
+    let validator = jsonschema::draft202012::new(&nameless(schema)).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:?}: {text}\nfor {schema}");
 }
 

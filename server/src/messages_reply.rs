@@ -1,0 +1,210 @@
+//! What a message of Anthropic's API looks like, whole or as events, from the same pieces.
+//!
+//! Content is a list of blocks in the order of the channels: thinking, text, uses of tools. Where thinking turns out to
+//! have been the answer, a stream keeps the block it showed, and a text block brings the words again.
+
+use perilune_protocol::ErrorKind;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::generation::{Counts, Finish, ParsedToolCall, Piece};
+use crate::sse::{EventWriter, SseEvent};
+
+/// What the reply says beside the pieces.
+#[derive(Debug, Clone)]
+pub struct MessagesReply {
+    /// `msg_…`.
+    pub id: String,
+    /// The model's name.
+    pub model: String,
+    /// Prompt tokens to report.
+    pub prompt_tokens: usize,
+}
+
+impl MessagesReply {
+    /// The whole answer.
+    pub fn whole(&self, choices: Vec<Piece>) -> Value {
+        let piece = choices.into_iter().next().unwrap_or_default();
+        let mut content = Vec::new();
+        if !piece.reasoning.is_empty() {
+            content.push(json!({"type": "thinking", "thinking": piece.reasoning, "signature": ""}));
+        }
+        if !piece.content.is_empty() {
+            content.push(json!({"type": "text", "text": piece.content}));
+        }
+        for (i, call) in piece.tool_calls.iter().enumerate() {
+            content.push(json!({"type": "tool_use", "id": self.use_id(i), "name": call.name, "input": input(call)}));
+        }
+        let (reason, sequence) = stop(piece.finish.as_ref(), piece.tool_calls.len());
+        let mut message = self.message(content, piece.counts);
+        message["stop_reason"] = json!(reason);
+        message["stop_sequence"] = json!(sequence);
+        message
+    }
+
+    fn message(&self, content: Vec<Value>, counts: Counts) -> Value {
+        json!({
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
+            "stop_reason": null, "stop_sequence": null, "usage": self.usage(counts),
+        })
+    }
+
+    /// Tokens read from the cache are not input tokens here.
+    fn usage(&self, counts: Counts) -> Value {
+        let cached = counts.cached.min(self.prompt_tokens);
+        json!({
+            "input_tokens": self.prompt_tokens - cached, "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached, "output_tokens": counts.completion,
+        })
+    }
+
+    fn use_id(&self, at: usize) -> String {
+        format!("toolu_{}_{at}", self.id.trim_start_matches("msg_"))
+    }
+}
+
+/// The arguments as an object; text that is none stays readable.
+fn input(call: &ParsedToolCall) -> Value {
+    match serde_json::from_str(&call.arguments) {
+        Ok(Value::Object(map)) => Value::Object(map),
+        Ok(other) => json!({"value": other}),
+        Err(_) => json!({"text": call.arguments}),
+    }
+}
+
+fn stop(finish: Option<&Finish>, num_calls: usize) -> (&'static str, Option<&str>) {
+    match finish {
+        Some(Finish::Length) => ("max_tokens", None),
+        Some(Finish::StopText(text)) => ("stop_sequence", Some(text)),
+        Some(Finish::Abort) => ("abort", None),
+        _ if num_calls > 0 => ("tool_use", None),
+        _ => ("end_turn", None),
+    }
+}
+
+/// A refusal in the shape of this API.
+pub fn error_body(error: &ApiError) -> Value {
+    let detail = error.body().error;
+    let kind = match detail.kind {
+        ErrorKind::InvalidRequestError => "invalid_request_error",
+        ErrorKind::AuthenticationError => "authentication_error",
+        ErrorKind::NotFoundError => "not_found_error",
+        ErrorKind::OverloadedError => "overloaded_error",
+        ErrorKind::ServerError => "api_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": detail.message, "param": detail.param}})
+}
+
+/// A block that is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+}
+
+/// The events of a streamed message.
+pub struct MessagesEvents {
+    reply: MessagesReply,
+    open: Option<Block>,
+    /// Blocks that were closed.
+    num_blocks: usize,
+    num_calls: usize,
+    counts: Counts,
+    finish: Option<Finish>,
+}
+
+impl MessagesEvents {
+    /// The events of a reply.
+    pub fn new(reply: MessagesReply) -> Self {
+        MessagesEvents { reply, open: None, num_blocks: 0, num_calls: 0, counts: Counts::default(), finish: None }
+    }
+
+    fn text(&mut self, block: Block, more: &str, events: &mut Vec<SseEvent>) {
+        if more.is_empty() {
+            return;
+        }
+        if self.open != Some(block) {
+            self.close(events);
+            let empty = match block {
+                Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                Block::Text => json!({"type": "text", "text": ""}),
+            };
+            events.push(self.start(empty));
+            self.open = Some(block);
+        }
+        events.push(self.delta(match block {
+            Block::Thinking => json!({"type": "thinking_delta", "thinking": more}),
+            Block::Text => json!({"type": "text_delta", "text": more}),
+        }));
+    }
+
+    fn call(&mut self, call: &ParsedToolCall, events: &mut Vec<SseEvent>) {
+        self.close(events);
+        let id = self.reply.use_id(self.num_calls);
+        self.num_calls += 1;
+        events.push(self.start(json!({"type": "tool_use", "id": id, "name": call.name, "input": {}})));
+        events.push(self.delta(json!({"type": "input_json_delta", "partial_json": input(call).to_string()})));
+        self.stop_block(events);
+    }
+
+    fn start(&self, block: Value) -> SseEvent {
+        let fields = json!({"type": "content_block_start", "index": self.num_blocks, "content_block": block});
+        SseEvent::json(Some("content_block_start"), &fields)
+    }
+
+    fn delta(&self, delta: Value) -> SseEvent {
+        let fields = json!({"type": "content_block_delta", "index": self.num_blocks, "delta": delta});
+        SseEvent::json(Some("content_block_delta"), &fields)
+    }
+
+    fn close(&mut self, events: &mut Vec<SseEvent>) {
+        match self.open.take() {
+            None => return,
+            // Nothing is sealed here; the SDKs expect one.
+            Some(Block::Thinking) => events.push(self.delta(json!({"type": "signature_delta", "signature": ""}))),
+            Some(Block::Text) => {}
+        }
+        self.stop_block(events);
+    }
+
+    fn stop_block(&mut self, events: &mut Vec<SseEvent>) {
+        let fields = json!({"type": "content_block_stop", "index": self.num_blocks});
+        events.push(SseEvent::json(Some("content_block_stop"), &fields));
+        self.num_blocks += 1;
+    }
+}
+
+impl EventWriter for MessagesEvents {
+    fn begin(&mut self) -> Vec<SseEvent> {
+        let message = self.reply.message(Vec::new(), Counts::default());
+        vec![SseEvent::json(Some("message_start"), &json!({"type": "message_start", "message": message}))]
+    }
+
+    fn piece(&mut self, _index: usize, piece: Piece) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.text(Block::Thinking, &piece.reasoning, &mut events);
+        self.text(Block::Text, &piece.content, &mut events);
+        piece.tool_calls.iter().for_each(|call| self.call(call, &mut events));
+        self.counts = piece.counts;
+        self.finish = piece.finish;
+        events
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.close(&mut events);
+        events.push(SseEvent::json(Some("error"), &error_body(error)));
+        events
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.close(&mut events);
+        let (reason, sequence) = stop(self.finish.as_ref(), self.num_calls);
+        let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
+        let fields = json!({"type": "message_delta", "delta": delta, "usage": self.reply.usage(self.counts)});
+        events.push(SseEvent::json(Some("message_delta"), &fields));
+        events.push(SseEvent::json(Some("message_stop"), &json!({"type": "message_stop"})));
+        events
+    }
+}

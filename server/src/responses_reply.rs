@@ -1,0 +1,267 @@
+//! What a response looks like to the client, whole or as events, from the same pieces.
+//!
+//! The output is a list of items in the order of the channels: reasoning, message, calls. In a stream each is announced,
+//! filled, closed; the last event holds the whole response. Where reasoning turns out to have been the answer (the model
+//! never closed its think channel), a stream keeps the reasoning item it showed, and the message brings the text again.
+
+use std::sync::Arc;
+
+use perilune_protocol::{OutputItem, ResponseObject, ResponseStatus, ResponsesEcho, TokenLogprob};
+use perilune_tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::generation::{Counts, Finish, ParsedToolCall, Piece};
+use crate::logprobs::TokenNames;
+use crate::sse::{EventWriter, SseEvent};
+use crate::usage::total_usage;
+
+/// What the reply says beside the pieces.
+#[derive(Debug, Clone)]
+pub struct ResponsesReply {
+    /// `resp_…`.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model's name.
+    pub model: String,
+    /// Names tokens in log-probabilities.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Prompt tokens to report.
+    pub prompt_tokens: usize,
+    /// What comes back as it was sent.
+    pub echo: ResponsesEcho,
+}
+
+impl ResponsesReply {
+    /// The whole answer.
+    pub fn whole(&self, choices: Vec<Piece>) -> Value {
+        let mut items = Items::new(self);
+        let piece = choices.into_iter().next().unwrap_or_default();
+        let (counts, finish) = (piece.counts, piece.finish.clone());
+        // The events are made and dropped: one way to make items, not two.
+        items.take(piece);
+        items.close();
+        self.object(status(finish.as_ref()), items.done, Some(counts)).to_json()
+    }
+
+    fn object(&self, status: ResponseStatus, output: Vec<OutputItem>, counts: Option<Counts>) -> ResponseObject {
+        ResponseObject {
+            id: self.id.clone(),
+            created_at: self.created,
+            model: self.model.clone(),
+            echo: self.echo.clone(),
+            status,
+            output,
+            usage: counts.map(|counts| total_usage(self.prompt_tokens, &[counts])),
+            error: None,
+        }
+    }
+
+    fn logprobs(&self, piece: &Piece) -> Vec<TokenLogprob> {
+        let names = TokenNames(Some(&self.tokenizer));
+        piece.tokens.iter().filter_map(|token| names.chat_entry(token)).collect()
+    }
+}
+
+fn status(finish: Option<&Finish>) -> ResponseStatus {
+    match finish {
+        Some(Finish::Length) => ResponseStatus::Incomplete,
+        Some(Finish::Abort) => ResponseStatus::Cancelled,
+        Some(_) => ResponseStatus::Completed,
+        None => ResponseStatus::InProgress,
+    }
+}
+
+/// The items of a response as they grow, and what is said of that.
+struct Items<'a> {
+    reply: &'a ResponsesReply,
+    done: Vec<OutputItem>,
+    open: Option<OutputItem>,
+    /// Type and fields of each event, without its number.
+    said: Vec<(&'static str, Value)>,
+}
+
+impl<'a> Items<'a> {
+    fn new(reply: &'a ResponsesReply) -> Self {
+        Items { reply, done: Vec::new(), open: None, said: Vec::new() }
+    }
+
+    fn take(&mut self, piece: Piece) {
+        let logprobs = self.reply.logprobs(&piece);
+        self.reasoning(&piece.reasoning);
+        if !piece.content.is_empty() {
+            self.content(&piece.content, logprobs);
+        }
+        piece.tool_calls.iter().for_each(|call| self.call(call));
+    }
+
+    fn id(&self, prefix: &str) -> String {
+        format!("{prefix}_{}_{}", self.reply.id.trim_start_matches("resp_"), self.done.len())
+    }
+
+    fn reasoning(&mut self, more: &str) {
+        if more.is_empty() {
+            return;
+        }
+        if !matches!(self.open, Some(OutputItem::Reasoning { .. })) {
+            self.begin(OutputItem::Reasoning { id: self.id("rs"), text: String::new() });
+        }
+        if let Some(OutputItem::Reasoning { text, .. }) = &mut self.open {
+            text.push_str(more);
+        }
+        self.say_of_part("response.reasoning_text.delta", json!({"delta": more}));
+    }
+
+    fn content(&mut self, more: &str, logprobs: Vec<TokenLogprob>) {
+        if !matches!(self.open, Some(OutputItem::Message { .. })) {
+            let id = self.id("msg");
+            self.begin(OutputItem::Message { id, text: String::new(), logprobs: Vec::new() });
+        }
+        let event = json!({"delta": more, "logprobs": logprobs});
+        if let Some(OutputItem::Message { text, logprobs: all, .. }) = &mut self.open {
+            text.push_str(more);
+            all.extend(logprobs);
+        }
+        self.say_of_part("response.output_text.delta", event);
+    }
+
+    fn call(&mut self, call: &ParsedToolCall) {
+        let id = self.id("fc");
+        let call_id = format!("call_{}_{}", self.reply.id.trim_start_matches("resp_"), self.done.len());
+        let (name, arguments) = (call.name.clone(), call.arguments.clone());
+        self.begin(OutputItem::FunctionCall { id, call_id, name, arguments: arguments.clone() });
+        self.say_of_item("response.function_call_arguments.delta", json!({"delta": arguments}));
+    }
+
+    fn begin(&mut self, item: OutputItem) {
+        self.close();
+        let index = self.done.len();
+        self.said.push(("response.output_item.added", json!({"output_index": index, "item": item.announced()})));
+        let empty = item.part();
+        let has_part = !empty.is_null();
+        self.open = Some(item);
+        if has_part {
+            self.say_of_part("response.content_part.added", json!({"part": empty}));
+        }
+    }
+
+    /// Closes the item that is open.
+    fn close(&mut self) {
+        let Some(item) = self.open.clone() else { return };
+        match &item {
+            OutputItem::Reasoning { text, .. } => {
+                self.say_of_part("response.reasoning_text.done", json!({"text": text}))
+            }
+            OutputItem::Message { text, logprobs, .. } => {
+                self.say_of_part("response.output_text.done", json!({"text": text, "logprobs": logprobs}));
+            }
+            OutputItem::FunctionCall { arguments, name, .. } => {
+                let fields = json!({"arguments": arguments, "name": name});
+                self.say_of_item("response.function_call_arguments.done", fields);
+            }
+        }
+        let part = item.part();
+        if !part.is_null() {
+            self.say_of_part("response.content_part.done", json!({"part": part}));
+        }
+        let (index, whole) = (self.done.len(), item.to_json(ResponseStatus::Completed));
+        self.said.push(("response.output_item.done", json!({"output_index": index, "item": whole})));
+        self.done.push(item);
+        self.open = None;
+    }
+
+    fn say_of_item(&mut self, kind: &'static str, mut fields: Value) {
+        fields["output_index"] = json!(self.done.len());
+        fields["item_id"] = json!(self.open.as_ref().map(OutputItem::id));
+        self.said.push((kind, fields));
+    }
+
+    fn say_of_part(&mut self, kind: &'static str, mut fields: Value) {
+        fields["content_index"] = json!(0);
+        self.say_of_item(kind, fields);
+    }
+}
+
+/// The events of a streamed response.
+pub struct ResponsesEvents {
+    reply: ResponsesReply,
+    done: Vec<OutputItem>,
+    open: Option<OutputItem>,
+    counts: Counts,
+    finish: Option<Finish>,
+    sequence_number: usize,
+}
+
+impl ResponsesEvents {
+    /// The events of a reply.
+    pub fn new(reply: ResponsesReply) -> Self {
+        ResponsesEvents {
+            reply,
+            done: Vec::new(),
+            open: None,
+            counts: Counts::default(),
+            finish: None,
+            sequence_number: 0,
+        }
+    }
+
+    /// Lets the items grow; the events of that.
+    fn grow(&mut self, change: impl FnOnce(&mut Items<'_>)) -> Vec<SseEvent> {
+        let mut items = Items {
+            reply: &self.reply,
+            done: std::mem::take(&mut self.done),
+            open: self.open.take(),
+            said: Vec::new(),
+        };
+        change(&mut items);
+        let Items { done, open, said, .. } = items;
+        (self.done, self.open) = (done, open);
+        said.into_iter().map(|(kind, fields)| self.event(kind, fields)).collect()
+    }
+
+    fn event(&mut self, kind: &'static str, mut fields: Value) -> SseEvent {
+        fields["type"] = json!(kind);
+        fields["sequence_number"] = json!(self.sequence_number);
+        self.sequence_number += 1;
+        SseEvent::json(Some(kind), &fields)
+    }
+
+    fn state(&mut self, kind: &'static str, response: &ResponseObject) -> SseEvent {
+        self.event(kind, json!({"response": response.to_json()}))
+    }
+}
+
+impl EventWriter for ResponsesEvents {
+    fn begin(&mut self) -> Vec<SseEvent> {
+        let response = self.reply.object(ResponseStatus::InProgress, Vec::new(), None);
+        vec![self.state("response.created", &response), self.state("response.in_progress", &response)]
+    }
+
+    fn piece(&mut self, _index: usize, piece: Piece) -> Vec<SseEvent> {
+        self.counts = piece.counts;
+        self.finish = piece.finish.clone();
+        let ended = piece.finish.is_some();
+        self.grow(|items| {
+            items.take(piece);
+            if ended {
+                items.close();
+            }
+        })
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Vec<SseEvent> {
+        let mut events = self.grow(|items| items.close());
+        let mut response = self.reply.object(ResponseStatus::Failed, self.done.clone(), Some(self.counts));
+        response.error = Some(error.body().error);
+        events.push(self.state("response.failed", &response));
+        events
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        let status = status(self.finish.as_ref());
+        let kind = if status == ResponseStatus::Completed { "response.completed" } else { "response.incomplete" };
+        let response = self.reply.object(status, self.done.clone(), Some(self.counts));
+        vec![self.state(kind, &response)]
+    }
+}

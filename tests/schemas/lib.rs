@@ -1,0 +1,1 @@
+//! Nothing: the tests are in `tests/`, apart from the others because of what their validator depends on.
