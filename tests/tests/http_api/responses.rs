@@ -171,12 +171,12 @@ fn a_fault_ends_the_stream_with_its_event() {
 #[test]
 fn turns_and_formats_go_round() {
     let addr = shared_demo();
-    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false});
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"], "additionalProperties": false});
     let format = json!({"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": true}});
     let first = post(
         addr,
         PATH,
-        &body(json!({"text": format, "input": "There are 3 boxes with 12 pens in each box. How many pens?"})),
+        &body(json!({"text": format, "max_output_tokens": 1000, "input": "There are 3 boxes with 12 pens in each box. How many pens?"})),
     )
     .ok();
     let text = first["output"].as_array().unwrap().last().unwrap()["content"][0]["text"].as_str().unwrap().to_owned();
