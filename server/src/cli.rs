@@ -2,7 +2,10 @@
 //! a file, too.
 //!
 //! What each value must be is in [`values`].
+//!
+//! Long because it is a list: one place for every flag.
 
+mod choices;
 mod settings_file;
 #[cfg(feature = "train")]
 mod train;
@@ -11,10 +14,13 @@ mod values;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
+pub use choices::{
+    ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype,
+};
 pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]
 pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
@@ -131,67 +137,6 @@ pub struct ModelArgs {
     pub skip_weight_check: bool,
 }
 
-/// What drafts tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Speculative {
-    /// A draft model where one is named, else nothing.
-    Auto,
-    /// Nothing.
-    Off,
-    /// A draft model.
-    Dspark,
-    /// What followed the last time the sequence ended as it does now (prompt lookup).
-    Ngram,
-}
-
-/// How many tokens are drafted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DraftLengthRule {
-    /// As many as pay.
-    Adaptive,
-    /// Always as many as allowed.
-    Fixed,
-}
-
-/// What states are kept as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StateDtype {
-    /// As they are: answers are the same to the last bit.
-    F32,
-    /// Half the memory.
-    Bf16,
-    /// A little over a quarter.
-    Int8,
-}
-
-impl From<StateDtype> for perilune_engine::StateFormat {
-    fn from(asked: StateDtype) -> Self {
-        match asked {
-            StateDtype::F32 => perilune_engine::StateFormat::F32,
-            StateDtype::Bf16 => perilune_engine::StateFormat::Bf16,
-            StateDtype::Int8 => perilune_engine::StateFormat::Int8,
-        }
-    }
-}
-
-/// What matrices are rounded to: whole numbers with a scale for each 32 of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Quantization {
-    /// 8 bits a weight.
-    Int8,
-    /// 4 bits a weight; 8 in the head.
-    Int4,
-}
-
-impl From<Quantization> for perilune_weights::Quantize {
-    fn from(asked: Quantization) -> Self {
-        match asked {
-            Quantization::Int8 => perilune_weights::Quantize::Int8,
-            Quantization::Int4 => perilune_weights::Quantize::Int4,
-        }
-    }
-}
-
 /// Flags of `serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
@@ -254,31 +199,6 @@ pub struct ServeArgs {
     /// Seconds without a finished step, with work to do, after which `/ready` says 503.
     #[arg(long, env = "PERILUNE_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 120, value_parser = seconds)]
     pub stall_timeout: u64,
-}
-
-/// Status of a refusal because there is no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OverloadStatus {
-    /// 503 Service Unavailable
-    #[value(name = "503")]
-    Unavailable,
-    /// 429 Too Many Requests
-    #[value(name = "429")]
-    TooMany,
-    /// 529 Site is overloaded
-    #[value(name = "529")]
-    Overloaded,
-}
-
-impl OverloadStatus {
-    /// The number.
-    pub fn code(self) -> u16 {
-        match self {
-            OverloadStatus::Unavailable => 503,
-            OverloadStatus::TooMany => 429,
-            OverloadStatus::Overloaded => 529,
-        }
-    }
 }
 
 /// Flags of `chat`.
@@ -465,37 +385,6 @@ pub struct ConvertArgs {
     /// The file to write.
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-}
-
-/// Formats of other programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ConvertTo {
-    /// llama.cpp's, without a vocabulary.
-    Gguf,
-}
-
-/// What matrices are written as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MatrixFormat {
-    /// Two bytes a weight.
-    F16,
-    /// Two bytes a weight, as most checkpoints have them.
-    Bf16,
-    /// 8 bits a weight and a scale for 32.
-    #[value(name = "q8_0")]
-    Q8_0,
-    /// 4 bits a weight and a scale for 32; 8 in the head.
-    #[value(name = "q4_0")]
-    Q4_0,
-}
-
-/// How routed experts are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExpertFormat {
-    /// Two bytes a weight.
-    Bf16,
-    /// A little over half a byte a weight.
-    Mxfp4,
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 //! Random requests, pools, limits and aborts against what each request alone gives.
+//!
+//! Long because the world that plays a schedule checks everything about it in one place.
 #![allow(clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod toy_model;

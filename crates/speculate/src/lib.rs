@@ -5,6 +5,7 @@
 //! distribution, whatever the draft says (`kimi-k3.md` 6.1).
 
 mod accept;
+mod cost;
 mod draft;
 mod dspark;
 mod error;

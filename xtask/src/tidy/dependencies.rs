@@ -72,7 +72,8 @@ const DEVICELESS: &[&str] = &["cubecl-common", "cubecl-environment", "cubecl-zsp
 /// [`check_cubecl`] looks at what is really built.
 const OPAQUE: &[&str] = &["kernels-dsl", "burn"];
 /// Members that a bare `cargo build` or `cargo test` leaves out, for what they bring with them: CubeCL, burn.
-const NOT_BY_DEFAULT: &[&str] = &["cuda", "emulator", "gpu-checks", "hip", "kernels-dsl", "train", "xtask"];
+const NOT_BY_DEFAULT: &[&str] =
+    &["cuda", "emulator", "gpu-checks", "hip", "kernels-dsl", "schema-tests", "train", "xtask"];
 /// Pure data structures: no runtime, no device.
 const PURE: &[&str] = &["cache", "scheduler", "sampling"];
 
