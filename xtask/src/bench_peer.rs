@@ -29,6 +29,14 @@ pub(crate) struct Peer {
     pub(crate) threads: usize,
 }
 
+/// Whether llama.cpp may bring weights into layouts of its own; its AMX code ends on some machines with an illegal
+/// instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repack {
+    Allowed,
+    Off,
+}
+
 /// Work, and its size.
 type Work = (String, u64);
 
@@ -39,12 +47,14 @@ impl Peer {
         for (ours, theirs) in PAIRS {
             let gguf = folder.with_extension(format!("{theirs}.gguf"));
             convert(folder, &gguf, theirs)?;
+            let repack = self.repack(&gguf)?;
             let (mut here, mut there) = (BTreeMap::new(), BTreeMap::new());
             for _ in 0..self.rounds {
                 self.ours(folder, *ours, &mut here)?;
-                self.theirs(&gguf, &mut there)?;
+                self.theirs((&gguf, repack), &mut there)?;
             }
-            let format = format!("{} against {theirs}", ours.unwrap_or("as stored"));
+            let how = if repack == Repack::Off { ", without repacking: it fails with it" } else { "" };
+            let format = format!("{} against {theirs}{how}", ours.unwrap_or("as stored"));
             all.push(report((name, &format), &here, &there));
         }
         Ok(Value::Array(all))
@@ -66,10 +76,21 @@ impl Peer {
         Ok(())
     }
 
-    fn theirs(&self, gguf: &Path, into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
+    /// Tries a short prompt.
+    fn repack(&self, gguf: &Path) -> Result<Repack> {
+        let mut command = Command::new(self.programs.join("llama-bench"));
+        command.args(["-p", "8", "-n", "0", "-r", "1", "-m"]).arg(gguf);
+        let tried = command.output().with_context(|| format!("no llama-bench in {}", self.programs.display()))?;
+        Ok(if tried.status.success() { Repack::Allowed } else { Repack::Off })
+    }
+
+    fn theirs(&self, (gguf, repack): (&Path, Repack), into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
         let threads = self.threads.to_string();
         let mut command = Command::new(self.programs.join("llama-bench"));
         command.args(["-p", PROMPT, "-n", "0", "-r", "1", "-o", "json", "-t", &threads, "-m"]).arg(gguf);
+        if repack == Repack::Off {
+            command.args(["--repack", "0"]);
+        }
         let report: Value = serde_json::from_str(&output(command)?).context("`llama-bench -o json`")?;
         for row in report.as_array().into_iter().flatten() {
             add(into, ("prefill", &row["n_prompt"]), &row["avg_ts"]);
@@ -77,6 +98,9 @@ impl Peer {
         let mut command = Command::new(self.programs.join("llama-batched-bench"));
         command.args(["-npp", BEFORE, "-ntg", DECODED, "-npl", BATCHES, "-c", "4096"]);
         command.args(["--output-format", "jsonl", "-t", &threads, "-m"]).arg(gguf);
+        if repack == Repack::Off {
+            command.arg("--no-repack");
+        }
         for line in output(command)?.lines().filter(|line| line.starts_with('{')) {
             let row: Value = serde_json::from_str(line).context("`llama-batched-bench --output-format jsonl`")?;
             add(into, ("decode", &row["pl"]), &row["speed_tg"]);
