@@ -151,6 +151,8 @@ fn load_options(args: &TrainDraftArgs, dir: PathBuf, options: &RunOptions) -> Lo
         block_size: 64,
         prefixes: perilune_engine::Prefixes::Forget,
         host_cache_bytes: Some(0),
+        state_format: perilune_engine::StateFormat::F32,
+        disk_cache: None,
         checkpoint_interval: Some(0),
         drafts: DraftOptions::off(),
         quantize: None,
