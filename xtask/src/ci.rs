@@ -19,15 +19,19 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     tidy::run()?;
     // The draft trainer is left out: burn takes as long to compile as everything else together. `cargo test --release
     // --package perilune-train` runs its tests.
-    let all = ["--release", "--workspace", "--exclude", "perilune-train"];
+    let all = ["--release", "--workspace", "--exclude", "perilune-train", "--exclude", "perilune-schema-tests"];
     let mut tests = cargo(&["test"]);
     tests.args(all).args(["--features", "perilune-kernels-dsl/compile"]);
     // A machine that decides must have a C++ compiler to run the GPU kernels with.
     tests.env("PERILUNE_REQUIRE_EMULATOR", "1");
     run_command(tests)?;
+    // By itself, as its validator turns on features of crates that are shared.
+    run_command(cargo(&["test", "--release", "--package", "perilune-schema-tests"]))?;
     let mut clippy = cargo(&["clippy"]);
     clippy.args(all).args(["--all-targets", "--features", DRIVERS, "--", "-D", "warnings"]);
     run_command(clippy)?;
+    let schemas = ["--release", "--package", "perilune-schema-tests", "--all-targets"];
+    run_command(cargo(&[&["clippy"], &schemas[..], &["--", "-D", "warnings"]].concat()))?;
     let mut dry_run = std::process::Command::new(root().join("tests/gpu/run"));
     dry_run.arg("--dry-run");
     run_command(dry_run)?;
