@@ -1,4 +1,5 @@
-//! Sixty-four streaming clients with random lengths and random disconnects against the real binary.
+//! Sixty-four streaming clients with random lengths and random disconnects against the real binary, with the demo's draft and
+//! the prefix cache.
 //!
 //! At the end nothing may be left: no running or waiting request, no block, no slot; memory must not have grown, and
 //! SIGTERM must end the process with exit code 0. Runs a few seconds by default; the full form is
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use running::{Running, post_head};
 
 const CLIENTS: u64 = 64;
+const DRAFT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/demo-dspark");
 const PROMPTS: [&str; 4] = [
     "What is 7 + 5?",
     "Tom has 12 pens and gives 5 to Ann. How many pens are left?",
@@ -34,7 +36,9 @@ struct Tally {
 #[test]
 fn sixty_four_clients_leave_nothing_behind() {
     let seconds = std::env::var("PERILUNE_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(12);
-    let mut server = Running::start(&["--max-queued-requests", "48", "--max-running-requests", "16"]);
+    let limits = ["--max-queued-requests", "48", "--max-running-requests", "16"];
+    let drafts = ["--draft-model", DRAFT, "--draft-lengths", "fixed"];
+    let mut server = Running::start(&[limits, drafts].concat());
     let address = server.address;
     let tally = Tally::default();
     let begin = Instant::now();
