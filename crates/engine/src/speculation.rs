@@ -79,8 +79,11 @@ impl<B: Backend> Speculation<B> {
     }
 
     /// What the draft itself believes counts; without that, what became of the sequence's drafts so far.
+    ///
+    /// Of drafts that were drawn, whether one is verified must not depend on what it is, nor on those after it: that would
+    /// bend the distribution of what is kept. What the draft believes does depend on them, so it does not count there.
     fn survival(&self, seq: SeqId, proposal: &Proposal) -> Survival {
-        if proposal.confidence.len() < proposal.tokens.len() {
+        if proposal.probabilities.is_some() || proposal.confidence.len() < proposal.tokens.len() {
             return self.policy.survival(seq, proposal.tokens.len());
         }
         self.policy.believed(&proposal.confidence)
