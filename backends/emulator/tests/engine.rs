@@ -20,6 +20,7 @@ fn config(model: &Tiny) -> EngineConfig {
         max_queued_requests: 16,
         chunked_prefill_size: 12,
         max_prompt_logit_rows: 4,
+        max_drafts: 0,
         context_length: 64,
         cache: model.room(16, (16, 8)),
         checkpoints: CheckpointRules { interval: 0, least_gap: 16 },
