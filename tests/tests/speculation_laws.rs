@@ -194,7 +194,8 @@ fn drawn_output_has_the_same_distribution_with_and_without_a_draft() {
     let blunt = Engine::start(model.speculating(&config, draft(1.0)), config.clone()).unwrap();
     // One that is certain proposes what a book says: here, that everything goes on as the greedy output does.
     let request = GenerateRequest::new([5, 15, 39].map(TokenId).to_vec(), greedy());
-    let known = book(&[request.clone()], &run(&without, &[request]));
+    let request = std::slice::from_ref(&request);
+    let known = book(request, &run(&without, request));
     let certain = by_heart(&model, &known, (2, None));
     for params in settings {
         let expected = pairs(&without, &params, SAMPLES);

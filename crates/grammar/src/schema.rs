@@ -86,9 +86,7 @@ impl Checker<'_> {
         }
         let problem = match key {
             "type" => wrong_type(value),
-            "enum" => {
-                (!value.as_array().is_some_and(|items| !items.is_empty())).then_some("it must be an array, not empty")
-            }
+            "enum" => value.as_array().is_none_or(Vec::is_empty).then_some("it must be an array, not empty"),
             "required" => {
                 let names = value.as_array().is_some_and(|items| items.iter().all(Value::is_string));
                 (!names).then_some("it must be an array of strings")

@@ -211,7 +211,7 @@ fn read_user(blocks: Vec<Fields>, messages: &mut Vec<Message>) -> Result<(), Pro
             }
         }
     }
-    if !content.is_empty() || !(has_results && has_blocks) {
+    if !(content.is_empty() && has_results && has_blocks) {
         messages.push(Message::User { content, name: None });
     }
     Ok(())

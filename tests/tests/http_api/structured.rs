@@ -54,9 +54,12 @@ fn the_model_thinks_freely_and_answers_in_form() {
     assert!(["so", "so what"].contains(&choice.content.as_str()) && choice.reasoning.is_empty(), "{choice:?}");
 }
 
+/// Whether an answer has the form that was asked for.
+type Fits = fn(&str) -> bool;
+
 #[test]
 fn plain_completions_have_forms_too() {
-    let cases: [(Value, fn(&str) -> bool); 6] = [
+    let cases: [(Value, Fits); 6] = [
         (json!({"structured_outputs": {"regex": "[ab]{3}c"}}), |text| text.len() == 4),
         (json!({"guided_choice": ["left", "right"]}), |text| ["left", "right"].contains(&text)),
         (json!({"ebnf": "root ::= \"<\" digit{2} \">\"\ndigit ::= [0-9]"}), |text| {
