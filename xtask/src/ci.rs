@@ -32,9 +32,6 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_command(clippy)?;
     let schemas = ["--release", "--package", "perilune-schema-tests", "--all-targets"];
     run_command(cargo(&[&["clippy"], &schemas[..], &["--", "-D", "warnings"]].concat()))?;
-    let mut dry_run = std::process::Command::new(root().join("tests/gpu/run"));
-    dry_run.arg("--dry-run");
-    run_command(dry_run)?;
     let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
     doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     run_command(doc)?;
