@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use perilune_backend::{Backend, BackendError, Choice, RandomStream, uniform, uniform_of};
-use perilune_model::{Caches, Kimi, TapSpec};
-use perilune_speculate::{Draft, DraftRequest, Proposal, TappedStep, pick};
+use perilune_model::{Caches, Kimi};
+use perilune_speculate::{Draft, DraftRequest, Proposal, pick};
 use perilune_tensor::TokenId;
 
 /// Knows some sequences by heart and proposes how they go on.
@@ -45,18 +45,6 @@ fn hash(value: &(impl Hash + ?Sized)) -> u64 {
 impl<B: Backend> Draft<B> for ByHeart {
     fn max_drafts(&self) -> usize {
         self.max_drafts
-    }
-
-    fn taps(&self) -> Option<&TapSpec> {
-        None
-    }
-
-    fn context_len(&self) -> usize {
-        0
-    }
-
-    fn observe(&mut self, _: &B, _: TappedStep<'_, B>) -> Result<(), BackendError> {
-        Ok(())
     }
 
     fn propose(
@@ -105,18 +93,6 @@ impl ByChance {
 impl<B: Backend> Draft<B> for ByChance {
     fn max_drafts(&self) -> usize {
         self.max_drafts
-    }
-
-    fn taps(&self) -> Option<&TapSpec> {
-        None
-    }
-
-    fn context_len(&self) -> usize {
-        0
-    }
-
-    fn observe(&mut self, _: &B, _: TappedStep<'_, B>) -> Result<(), BackendError> {
-        Ok(())
     }
 
     fn propose(

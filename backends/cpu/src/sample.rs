@@ -3,7 +3,7 @@
 //! The vocabulary is never sorted as a whole: greedy and plain draws read it once or twice, top-k selects, and top-p
 //! looks at the most likely tokens in growing pieces until their mass suffices.
 
-use perilune_backend::{BackendError, Choice, Penalties, Sample, SampleRow, SampledRow, TopLogprob, uniform};
+use perilune_backend::{BackendError, Choice, Sample, SampleRow, SampledRow, TopLogprob, uniform};
 use perilune_tensor::TokenId;
 
 use crate::CpuBackend;
@@ -52,9 +52,10 @@ fn choose(level: SimdLevel, asked: &SampleRow, logits: &[f32]) -> Option<TokenId
             Filters { temperature, top_k: top_k as usize, top_p, min_p, uniform: uniform(seed, step) }
         }
     };
-    let adjusted;
-    let logits = if is_adjusted(asked) {
-        adjusted = adjust(asked, logits);
+    let mut adjusted;
+    let logits = if asked.adjusts() {
+        adjusted = logits.to_vec();
+        asked.adjust(&mut adjusted);
         &adjusted
     } else {
         logits
@@ -66,35 +67,6 @@ fn choose(level: SimdLevel, asked: &SampleRow, logits: &[f32]) -> Option<TokenId
     let id = if filters.temperature > 0.0 { filters.draw(level, logits, max) } else { None };
     // The largest logit is also what a draw falls back to where rounding left nothing.
     id.or_else(|| logits.iter().position(|l| *l == max)).map(|id| TokenId(id as u32))
-}
-
-fn is_adjusted(asked: &SampleRow) -> bool {
-    !(asked.bias.is_empty() && asked.banned.is_empty() && asked.counts.is_empty() && asked.allowed.is_none())
-}
-
-/// Logits after bias, penalties, bans and mask, in this order.
-fn adjust(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
-    let mut out = logits.to_vec();
-    for (id, bias) in &asked.bias {
-        out[id.index()] += bias;
-    }
-    let Penalties { repetition, presence, frequency } = asked.penalties;
-    for count in &asked.counts {
-        let logit = &mut out[count.id.index()];
-        if count.in_prompt > 0 || count.in_output > 0 {
-            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-        }
-        if count.in_output > 0 {
-            *logit -= presence + frequency * count.in_output as f32;
-        }
-    }
-    for id in &asked.banned {
-        out[id.index()] = f32::NEG_INFINITY;
-    }
-    if let Some(mask) = &asked.allowed {
-        mask.apply(&mut out);
-    }
-    out
 }
 
 /// A draw's parameters with its random number.
@@ -269,6 +241,7 @@ fn lane_sum<S: Simd>(s: S, x: &[f32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perilune_backend::Penalties;
 
     const OFF: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 

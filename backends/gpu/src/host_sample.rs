@@ -34,7 +34,8 @@ fn choose(asked: &SampleRow, logits: &[f32]) -> Option<u32> {
             Draw { temperature, top_k: top_k as usize, top_p, min_p, uniform: uniform(seed, step) }
         }
     };
-    let logits = adjusted(asked, logits);
+    let mut logits = logits.to_vec();
+    asked.adjust(&mut logits);
     let max = maximum(&logits);
     if !max.is_finite() {
         return None;
@@ -46,31 +47,6 @@ fn choose(asked: &SampleRow, logits: &[f32]) -> Option<u32> {
 
 fn maximum(logits: &[f32]) -> f32 {
     logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
-}
-
-/// Logits after bias, penalties, bans and mask, in this order.
-fn adjusted(asked: &SampleRow, logits: &[f32]) -> Vec<f32> {
-    let mut out = logits.to_vec();
-    for (id, bias) in &asked.bias {
-        out[id.index()] += bias;
-    }
-    for count in &asked.counts {
-        let logit = &mut out[count.id.index()];
-        if count.in_prompt > 0 || count.in_output > 0 {
-            let repetition = asked.penalties.repetition;
-            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-        }
-        if count.in_output > 0 {
-            *logit -= asked.penalties.presence + asked.penalties.frequency * count.in_output as f32;
-        }
-    }
-    for id in &asked.banned {
-        out[id.index()] = f32::NEG_INFINITY;
-    }
-    if let Some(mask) = &asked.allowed {
-        mask.apply(&mut out);
-    }
-    out
 }
 
 /// Ids of the `count` largest, falling, the lower id first among equals.

@@ -1,9 +1,7 @@
 //! The distribution behind a draw, on the host: what [`crate::Backend::sample`] draws from, in the order that the module of
 //! [`SampleRow`] says.
 
-use perilune_tensor::TokenId;
-
-use crate::{Choice, Penalties, RowDistribution, SampleRow};
+use crate::{Choice, RowDistribution, SampleRow};
 
 /// How many of the most likely tokens top-p looks at first.
 const FIRST_LOOK: usize = 64;
@@ -24,7 +22,7 @@ fn probabilities(row: &SampleRow, logits: &[f32]) -> Option<Vec<f32>> {
         return Some((0..logits.len()).map(|i| f32::from(u8::from(i == id.index()))).collect());
     }
     let mut weights = logits.to_vec();
-    adjust(&mut weights, row);
+    row.adjust(&mut weights);
     let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !max.is_finite() {
         return None;
@@ -42,34 +40,6 @@ fn probabilities(row: &SampleRow, logits: &[f32]) -> Option<Vec<f32>> {
     let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
     weights.iter_mut().for_each(|weight| *weight = (f64::from(*weight) / total) as f32);
     Some(weights)
-}
-
-/// Bias, penalties, bans and mask, in this order.
-fn adjust(logits: &mut [f32], row: &SampleRow) {
-    for (id, bias) in &row.bias {
-        logits[id.index()] += bias;
-    }
-    let Penalties { repetition, presence, frequency } = row.penalties;
-    for count in &row.counts {
-        let logit = &mut logits[count.id.index()];
-        if count.in_prompt > 0 || count.in_output > 0 {
-            *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-        }
-        if count.in_output > 0 {
-            *logit -= presence + frequency * count.in_output as f32;
-        }
-    }
-    for id in &row.banned {
-        logits[id.index()] = f32::NEG_INFINITY;
-    }
-    if let Some(mask) = &row.allowed {
-        let forbidden = |id: usize| u32::try_from(id).is_ok_and(|id| !mask.allows(TokenId(id)));
-        logits
-            .iter_mut()
-            .enumerate()
-            .filter(|(id, _)| forbidden(*id))
-            .for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -131,8 +101,8 @@ fn kept(weights: &[f32], filters: Filters) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TokenCount;
-    use perilune_tensor::TokenMask;
+    use crate::{Penalties, TokenCount};
+    use perilune_tensor::{TokenId, TokenMask};
 
     const OFF: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 

@@ -74,6 +74,46 @@ pub struct SampleRow {
     pub top_logprobs: Option<usize>,
 }
 
+impl SampleRow {
+    /// Whether [`SampleRow::adjust`] changes anything.
+    pub fn adjusts(&self) -> bool {
+        !(self.bias.is_empty() && self.banned.is_empty() && self.counts.is_empty() && self.allowed.is_none())
+    }
+
+    /// Bias, penalties, bans and mask on the host, in this order.
+    pub fn adjust(&self, logits: &mut [f32]) {
+        for (id, bias) in &self.bias {
+            logits[id.index()] += bias;
+        }
+        let Penalties { repetition, presence, frequency } = self.penalties;
+        for count in &self.counts {
+            let logit = &mut logits[count.id.index()];
+            if count.in_prompt > 0 || count.in_output > 0 {
+                *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
+            }
+            if count.in_output > 0 {
+                *logit -= presence + frequency * count.in_output as f32;
+            }
+        }
+        for id in &self.banned {
+            logits[id.index()] = f32::NEG_INFINITY;
+        }
+        if let Some(mask) = &self.allowed {
+            mask.apply(logits);
+        }
+    }
+
+    /// Counts tokens as parts of the output: drafts that this row takes as given.
+    pub fn count_drafts(&mut self, drafts: &[TokenId]) {
+        for draft in drafts {
+            match self.counts.iter_mut().find(|count| count.id == *draft) {
+                Some(count) => count.in_output += 1,
+                None => self.counts.push(TokenCount { id: *draft, in_prompt: 0, in_output: 1 }),
+            }
+        }
+    }
+}
+
 /// A token and its log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopLogprob {

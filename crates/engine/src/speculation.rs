@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use perilune_backend::{Backend, BackendError, Choice, RandomStream, RowDistribution, SampleRow, SampledRow, uniform};
-use perilune_backend::{TokenCount, TopLogprob, uniform_of};
+use perilune_backend::{TopLogprob, uniform_of};
 use perilune_model::{Caches, ForwardBatch, Kimi, MAX_DECODE_ROWS, Workspace};
 use perilune_scheduler::SeqId;
 use perilune_speculate::{
@@ -145,19 +145,11 @@ pub(crate) fn rows_with_drafts(rows: &[SampleRow], drafts: &[TokenId]) -> Vec<Sa
     let with = |(i, row): (usize, &SampleRow)| {
         let mut row = row.clone();
         if !row.counts.is_empty() {
-            drafts[..i].iter().for_each(|id| count(&mut row.counts, *id));
+            row.count_drafts(&drafts[..i]);
         }
         row
     };
     rows.iter().take(drafts.len() + 1).enumerate().map(with).collect()
-}
-
-/// One more occurrence in the output.
-fn count(counts: &mut Vec<TokenCount>, id: TokenId) {
-    match counts.binary_search_by_key(&id, |count| count.id) {
-        Ok(place) => counts[place].in_output += 1,
-        Err(place) => counts.insert(place, TokenCount { id, in_prompt: 0, in_output: 1 }),
-    }
 }
 
 /// Of a greedy choice at each row, those that stand: the choices up to the first that is not the draft.

@@ -10,17 +10,23 @@ pub trait Draft<B: Backend>: Send {
     fn max_drafts(&self) -> usize;
 
     /// Which streams of the target it reads; `None` where it reads none.
-    fn taps(&self) -> Option<&TapSpec>;
+    fn taps(&self) -> Option<&TapSpec> {
+        None
+    }
 
     /// `F32` elements that it keeps per token, behind the target's latents; 0 for none.
-    fn context_len(&self) -> usize;
+    fn context_len(&self) -> usize {
+        0
+    }
 
     /// After a step of the target: takes in the streams of all its rows. Rows of tokens that are not kept in the end are
-    /// overwritten later, as latents are.
+    /// overwritten later, as latents are. Called only where it reads any.
     ///
     /// # Errors
     /// What the device refuses.
-    fn observe(&mut self, backend: &B, step: TappedStep<'_, B>) -> Result<(), BackendError>;
+    fn observe(&mut self, _backend: &B, _step: TappedStep<'_, B>) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Tokens that are likely to come next, one proposal per request, in their order; each may be shorter than asked for.
     ///

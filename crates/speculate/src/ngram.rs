@@ -4,10 +4,10 @@
 //! so that a text that repeats itself is continued for as long as it is asked for.
 
 use perilune_backend::{Backend, BackendError};
-use perilune_model::{Caches, Kimi, TapSpec};
+use perilune_model::{Caches, Kimi};
 use perilune_tensor::TokenId;
 
-use crate::{Draft, DraftRequest, Proposal, TappedStep};
+use crate::{Draft, DraftRequest, Proposal};
 
 /// How prompt lookup searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,18 +72,6 @@ fn agreement(a: &[TokenId], b: &[TokenId], most: usize) -> usize {
 impl<B: Backend> Draft<B> for NgramDraft {
     fn max_drafts(&self) -> usize {
         self.options.max_drafts
-    }
-
-    fn taps(&self) -> Option<&TapSpec> {
-        None
-    }
-
-    fn context_len(&self) -> usize {
-        0
-    }
-
-    fn observe(&mut self, _: &B, _: TappedStep<'_, B>) -> Result<(), BackendError> {
-        Ok(())
     }
 
     fn propose(

@@ -3,7 +3,7 @@
 
 use perilune_backend::{
     Backend, BackendError, Choice, DeviceTensor, Embed, Linear, LinearPart, RandomStream, RmsNorm, RowDistribution,
-    Sample, SampleRow, SampledRow, SelectRows, TokenCount, Weight, Write, uniform_of,
+    Sample, SampleRow, SampledRow, SelectRows, Weight, Write, uniform_of,
 };
 use perilune_tensor::TokenId;
 
@@ -55,12 +55,7 @@ impl<'a> Drafting<'a> {
         }
         let p = asked.penalties;
         if p.repetition != 1.0 || p.presence != 0.0 || p.frequency != 0.0 {
-            for token in &self.proposal.tokens {
-                match asked.counts.iter_mut().find(|count| count.id == *token) {
-                    Some(count) => count.in_output += 1,
-                    None => asked.counts.push(TokenCount { id: *token, in_prompt: 0, in_output: 1 }),
-                }
-            }
+            asked.count_drafts(&self.proposal.tokens);
         }
         asked
     }
