@@ -183,7 +183,8 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
             return vec![0; sequences.len()];
         }
         let survivals: Vec<Survival> = sequences.iter().map(|(key, most)| self.survival(*key, *most)).collect();
-        let lengths = self.choose(&survivals, load, true);
+        let drafting = self.drafting.seconds(load.sequences, load.context).unwrap_or(0.0);
+        let lengths = self.choose(&survivals, load, drafting);
         if lengths.iter().any(|n| *n > 0) {
             self.retry_after = FIRST_RETRY;
             self.retry_at = self.clock + self.retry_after;
@@ -204,11 +205,12 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
         if self.lengths == DraftLengths::Fixed || !self.target.knows_slope() {
             return survivals.iter().map(|survival| survival.0.len()).collect();
         }
-        self.choose(survivals, load, false)
+        self.choose(survivals, load, 0.0)
     }
 
-    /// Of the drafts in falling order of survival, takes as many as give most tokens per second.
-    fn choose(&self, survivals: &[Survival], load: Load, undrafted: bool) -> Vec<usize> {
+    /// Of the drafts in falling order of survival, takes as many as give most tokens per second;
+    /// `drafting` is what is still to be paid for them, in seconds, if there are any.
+    fn choose(&self, survivals: &[Survival], load: Load, drafting: f64) -> Vec<usize> {
         let mut lengths = vec![0; survivals.len()];
         let mut places: Vec<(f64, usize)> =
             survivals.iter().enumerate().flat_map(|(i, s)| s.0.iter().map(move |chance| (*chance, i))).collect();
@@ -218,14 +220,12 @@ impl<K: Hash + Eq + Copy> LengthPolicy<K> {
             survivals.iter().zip(&mut lengths).for_each(|(s, n)| *n = s.0.len());
             return lengths;
         };
-        let drafting = self.drafting.seconds(load.sequences, load.context).unwrap_or(0.0);
         let mut tokens = load.sequences as f64;
-        let fixed = if undrafted { drafting } else { 0.0 };
         let (mut best, mut best_rate) = (0, tokens / plain);
         for (n, (chance, _)) in places.iter().enumerate() {
             tokens += chance;
             let Some(seconds) = self.target.seconds(load.rows + n + 1, load.context) else { continue };
-            let rate = tokens / (seconds + fixed);
+            let rate = tokens / (seconds + drafting);
             if rate > best_rate {
                 (best, best_rate) = (n + 1, rate);
             }
