@@ -66,7 +66,7 @@ fn draw(mask: &TokenMask, tokenizer: &Tokenizer, noise: &mut Noise) -> TokenId {
 }
 
 /// Takes a few tokens back and puts them again, as a rejected draft would.
-fn sometimes_roll_back(constraint: &mut dyn TokenConstraint, tokens: &mut Vec<TokenId>, noise: &mut Noise) {
+fn sometimes_roll_back(constraint: &mut dyn TokenConstraint, tokens: &mut [TokenId], noise: &mut Noise) {
     if !noise.next().is_multiple_of(16) {
         return;
     }
