@@ -9,7 +9,7 @@ use perilune_tensor::{INT_FEATURES, INT_GROUP, QuantFormat};
 
 use crate::byte_rows::ByteRows;
 use crate::product::Product;
-use crate::simd::amx::{TILE_BYTES, TILE_ROWS, TileRun, Tiles, byte_product};
+use crate::simd::amx::{TILE_BYTES, TILE_ROWS, Tiles, byte_product};
 
 /// Bytes of a group of sixteen features, one number a byte.
 const GROUP_BYTES: usize = INT_FEATURES * INT_GROUP;
@@ -85,12 +85,7 @@ impl IntTiles<'_, '_> {
             let turn = g % TURNS * (TILE_BYTES / 4);
             // SAFETY: sixteen rows of the group's bytes lie there, and a group of sixteen features.
             unsafe {
-                let a = TileRun {
-                    first: first.numbers.as_ptr().cast::<u8>().add(g * INT_GROUP),
-                    stride: self.rows.stride_bytes(),
-                    step: 0,
-                    ahead: std::ptr::null(),
-                };
+                let a = (first.numbers.as_ptr().cast::<u8>().add(g * INT_GROUP), self.rows.stride_bytes());
                 byte_product(tiles, a, numbers.add(g * GROUP_BYTES), whole.0.as_mut_ptr().add(turn));
                 let bits = _mm256_loadu_si256(scales.as_ptr().add(g * 2 * INT_FEATURES).cast());
                 let scale = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)));

@@ -6,7 +6,7 @@ use perilune_backend::{Activation, BackendError, Expert, MoeExperts, MoeExpertsD
 
 use crate::CpuBackend;
 use crate::activation::Activate;
-use crate::linear::feature_blocks;
+use crate::linear::{Cut, feature_blocks};
 use crate::matrix::Matrix;
 use crate::prepared::Prepared;
 use crate::product::{Outputs, Pick, Product};
@@ -82,6 +82,16 @@ impl Grouped {
         }
         Grouped { active, rows, places }
     }
+
+    /// How the features of matrices with so many columns are cut.
+    fn cut(&self, width: usize) -> Cut {
+        Cut { width, rows: self.choices().map(|choices| choices.len()).max().unwrap_or(0), row_blocks: 1 }
+    }
+
+    /// The choices of each active expert.
+    fn choices(&self) -> impl Iterator<Item = Range<usize>> + Clone {
+        self.active.iter().map(|(_, choices)| choices.clone())
+    }
 }
 
 impl Layer<'_> {
@@ -99,11 +109,11 @@ impl Layer<'_> {
     /// `hidden = act(gate_e x, up_e x)` of every choice.
     fn hidden(&self, grouped: &Grouped, hidden: &Parted<'_, f32>, up: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
-        let blocks = feature_blocks(grouped.active.iter().map(|_| inner), self.cpu.num_threads());
+        let blocks = feature_blocks(self.cpu, grouped.active.iter().map(|_| inner), grouped.cut(width));
         let work = grouped.rows.len() * width * inner * 2;
         let formats = self.experts.iter().flat_map(|expert| [expert.gate.format, expert.up.format]);
         let all = Pick::Listed(&grouped.rows);
-        let prepared = Prepared::new(self.cpu, (self.x, width), (all, grouped.rows.len()), formats)?;
+        let prepared = Prepared::new(self.cpu, (self.x, width), (all, grouped.choices()), formats)?;
         self.cpu.parallel(blocks.len(), work, |thread, task| {
             let (index, range) = &blocks[task];
             let (expert, choices) = &grouped.active[*index];
@@ -127,9 +137,9 @@ impl Layer<'_> {
     /// `down_e hidden` of every choice.
     fn down(&self, grouped: &Grouped, hidden: &[f32], down: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
-        let blocks = feature_blocks(grouped.active.iter().map(|_| width), self.cpu.num_threads());
+        let blocks = feature_blocks(self.cpu, grouped.active.iter().map(|_| width), grouped.cut(inner));
         let (all, formats) = (Pick::From(0), self.experts.iter().map(|expert| expert.down.format));
-        let prepared = Prepared::new(self.cpu, (hidden, inner), (all, grouped.rows.len()), formats)?;
+        let prepared = Prepared::new(self.cpu, (hidden, inner), (all, grouped.choices()), formats)?;
         self.cpu.parallel(blocks.len(), grouped.rows.len() * width * inner, |thread, task| {
             let (index, range) = &blocks[task];
             let (expert, choices) = &grouped.active[*index];

@@ -1,5 +1,7 @@
 //! Rows that several products of one operation read, in the other forms that the products want them in.
 
+use std::ops::Range;
+
 use perilune_backend::BackendError;
 use perilune_tensor::QuantFormat;
 
@@ -20,23 +22,25 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// What products of the picked rows of `x`, `width` wide, with matrices of these formats need.
+    /// What products of the picked rows of `x`, `width` wide, with matrices of these formats need. Products take groups
+    /// of rows, or parts of a group that begin on a multiple of sixteen rows of it.
     ///
     /// # Errors
     /// `OutOfMemory`.
     pub(crate) fn new(
         cpu: &'a CpuBackend,
         (x, width): (&[f32], usize),
-        rows: (Pick<'_>, usize),
+        (pick, groups): (Pick<'_>, impl Iterator<Item = Range<usize>> + Clone),
         mut formats: impl Iterator<Item = QuantFormat> + Clone,
     ) -> Result<Prepared<'a>, BackendError> {
         let has_ints = formats.clone().any(QuantFormat::is_int);
+        let rows = (pick, groups.clone().map(|group| group.end).max().unwrap_or(0));
         Ok(Prepared {
             level: cpu.level(),
             bytes: has_ints.then(|| ByteRows::new(cpu, (x, width), rows)).transpose()?,
             #[cfg(target_arch = "x86_64")]
             split: (cpu.level() == SimdLevel::Amx && Split::fits(width) && formats.any(TileProduct::takes))
-                .then(|| Split::new(cpu, (x, width), rows))
+                .then(|| Split::new(cpu, (x, width), (pick, groups)))
                 .transpose()?,
         })
     }

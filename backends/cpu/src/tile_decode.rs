@@ -5,18 +5,20 @@ use std::arch::x86_64::*;
 use perilune_tensor::{MXFP4_GROUP, QuantFormat};
 
 use crate::matrix::{Matrix, RowPtr};
-use crate::simd::amx::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun};
+use crate::simd::amx::{TILE_ROWS, TileRun};
 
 /// Scales that leave every value a normal bfloat16.
 const PLAIN_SCALES: std::ops::RangeInclusive<u8> = 2..=252;
 
 /// Sixteen features.
+#[derive(Clone, Copy)]
 pub(crate) struct Block {
     kind: Kind,
     /// The first row.
     row: RowPtr,
 }
 
+#[derive(Clone, Copy)]
 enum Kind {
     /// Rows of so many bytes.
     Bf16 { row_bytes: usize },
@@ -24,12 +26,21 @@ enum Kind {
     Mxfp4 { groups: usize },
 }
 
-/// Where the tiles of a block come from.
+/// Where the tiles of two blocks come from.
+#[derive(Clone, Copy)]
 pub(crate) enum Source {
     /// From the matrix itself.
     InPlace(TileRun),
-    /// From [`Block::rows`].
-    Decoded,
+    /// From groups that must be decoded.
+    Packed([Groups; 2]),
+}
+
+/// Sixteen rows of groups of 16 bytes, a scale for each.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups {
+    row: RowPtr,
+    /// Groups of a row.
+    count: usize,
 }
 
 impl Block {
@@ -47,16 +58,6 @@ impl Block {
         }
     }
 
-    /// Asks for what lies [`TileRun::AHEAD`] after the `step`-th tile's worth of bytes, of rows that lie in memory as
-    /// they are.
-    #[target_feature(enable = "sse")]
-    pub(crate) fn prefetch(&self, step: usize) {
-        let Source::InPlace(run) = self.source() else { return };
-        for line in 0..TILE_ROWS {
-            _mm_prefetch::<_MM_HINT_T0>(run.ahead.wrapping_add(step * TILE_BYTES + line * 64).cast());
-        }
-    }
-
     /// Asks for the sixteen rows after these, whose packed bytes are too few for the processor to foresee.
     #[target_feature(enable = "sse")]
     pub(crate) fn prefetch_next(&self) {
@@ -70,34 +71,30 @@ impl Block {
         }
     }
 
-    pub(crate) fn source(&self) -> Source {
+    /// Tiles of these features and of the second ones, which are of the same matrix.
+    pub(crate) fn source(&self, second: &Block) -> Source {
         match self.kind {
-            Kind::Bf16 { row_bytes } => Source::InPlace(TileRun::across(self.row.data(), row_bytes)),
-            Kind::Mxfp4 { .. } => Source::Decoded,
+            Kind::Bf16 { row_bytes } => {
+                Source::InPlace(TileRun::across([self.row.data(), second.row.data()], row_bytes))
+            }
+            Kind::Mxfp4 { groups: count } => Source::Packed([self.row, second.row].map(|row| Groups { row, count })),
         }
     }
+}
 
+impl Groups {
     /// The `step`-th 32 columns of the sixteen rows.
     ///
     /// # Safety
     /// The rows must have them.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(crate) unsafe fn rows(&self, step: usize) -> [__m512i; TILE_ROWS] {
+    pub(crate) unsafe fn tile(&self, step: usize) -> [__m512i; TILE_ROWS] {
         let mut rows = [_mm512_setzero_si512(); TILE_ROWS];
         for (r, row) in rows.iter_mut().enumerate() {
+            let group = r * self.count + step;
             // SAFETY: the caller's promise.
-            *row = unsafe {
-                match self.kind {
-                    Kind::Bf16 { row_bytes } => {
-                        _mm512_loadu_si512(self.row.data().add(r * row_bytes + step * TILE_ROW_BYTES).cast())
-                    }
-                    Kind::Mxfp4 { groups } => {
-                        let group = r * groups + step;
-                        decode(self.row.data().add(16 * group), *self.row.scales().add(group))
-                    }
-                }
-            };
+            *row = unsafe { decode(self.row.data().add(16 * group), *self.row.scales().add(group)) };
         }
         rows
     }

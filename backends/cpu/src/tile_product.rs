@@ -1,8 +1,7 @@
 //! Products with bfloat16 and MXFP4 matrices on AMX tiles.
 //!
-//! For a few rows the matrix is the first factor, read once from where it lies, and the rows are packed (one row need not
-//! be); for many rows the matrix is packed, 32 features at a time, and the rows are the first factor. The bits are the
-//! same.
+//! The matrix is the first factor, 32 features at a time, read from where it lies; packed rows ([`Split`]) are the second,
+//! up to 32 at a time. What is multiplied with what else at the same time does not change the bits of a result.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -11,14 +10,13 @@ use perilune_tensor::QuantFormat;
 
 use crate::product::Product;
 use crate::simd::SimdLevel;
-use crate::simd::amx::{
-    Parts, RowTiles, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_products, products_2x2,
-};
-use crate::split::{COLUMNS, PIECE_TILES, Split, TileSpace};
-use crate::tile_decode::{Block, Source};
+use crate::simd::amx::{PartTiles, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_2x1, add_2x2};
+use crate::simd::transpose::transpose;
+use crate::split::{COLUMNS, PIECE_TILES, RowTile, Split, TileSpace};
+use crate::tile_decode::{Block, Groups, Source};
 
-/// Rows up to which the matrix is read without packing: as many as a tile has columns.
-const FEW: usize = TILE_ROWS;
+/// Values of a tile of sums.
+const TILE: usize = TILE_BYTES / 4;
 
 /// A product whose rows have been split.
 pub(crate) struct TileProduct<'a, 's> {
@@ -31,6 +29,24 @@ pub(crate) struct TileProduct<'a, 's> {
     pub(crate) level: SimdLevel,
 }
 
+/// One or two blocks of sixteen features.
+#[derive(Clone, Copy)]
+struct Pair {
+    first: (usize, Block),
+    second: Option<(usize, Block)>,
+}
+
+impl Pair {
+    fn source(&self) -> Source {
+        // Without a second block the first is multiplied twice.
+        self.first.1.source(&self.second.unwrap_or(self.first).1)
+    }
+
+    fn features(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.first.0).chain(self.second.map(|(feature, _)| feature))
+    }
+}
+
 impl TileProduct<'_, '_> {
     /// Computes all features: whole blocks of 16 on tiles, what is left as everywhere else.
     ///
@@ -40,8 +56,31 @@ impl TileProduct<'_, '_> {
     pub(crate) unsafe fn run(mut self) {
         let range = self.product.range.clone();
         let end = range.end - range.len() % TILE_ROWS;
+        let split = self.split;
+        let tiles = split.tiles(self.first..self.first + self.product.rows);
         // SAFETY: the caller's promise.
-        unsafe { if self.product.rows <= FEW { self.few(range.start..end) } else { self.many(range.start..end) } }
+        let set_up = unsafe { Tiles::set_up(tiles[0].columns) };
+        let mut waiting = None;
+        for feature in (range.start..end).step_by(TILE_ROWS) {
+            let Some(block) = Block::new(&self.product.weight, feature) else {
+                self.leave(feature..feature + TILE_ROWS);
+                continue;
+            };
+            block.prefetch_next();
+            waiting = match waiting {
+                None => Some((feature, block)),
+                Some(first) => {
+                    // SAFETY: as above.
+                    unsafe { self.pair(&set_up, Pair { first, second: Some((feature, block)) }, tiles) }
+                    None
+                }
+            };
+        }
+        if let Some(first) = waiting {
+            // SAFETY: as above.
+            unsafe { self.pair(&set_up, Pair { first, second: None }, tiles) }
+        }
+        drop(set_up);
         self.leave(end..range.end);
     }
 
@@ -62,170 +101,103 @@ impl TileProduct<'_, '_> {
         }
     }
 
+    /// All rows by one or two blocks of features.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn few(&mut self, features: Range<usize>) {
-        let columns = if self.product.rows == 1 { 1 } else { TILE_ROWS };
-        // SAFETY: the caller of `run` promised the level; packed rows and blocks hold `steps` tiles each.
-        unsafe {
-            let parts = if columns == 1 { self.single_row() } else { self.pack_rows() };
-            let tiles = Tiles::set_up(columns);
-            for feature in features.step_by(TILE_ROWS) {
-                let Some(block) = Block::new(&self.product.weight, feature) else {
-                    self.leave(feature..feature + TILE_ROWS);
-                    continue;
-                };
-                block.prefetch_next();
-                self.space.sums[..columns * TILE_ROWS].fill(0.0);
-                self.add_block(&tiles, &block, parts);
-                self.finish_few(feature);
-            }
+    unsafe fn pair(&mut self, set_up: &Tiles, pair: Pair, tiles: &[RowTile]) {
+        let mut source = pair.source();
+        if let Source::Packed(groups) = source
+            && tiles.len() > 2
+        {
+            // SAFETY: there is room for two rows of tiles.
+            source = Source::InPlace(unsafe { decode(groups, 0..self.steps(), self.space.decoded) });
         }
-    }
-
-    /// One row is a tile of one column as it is.
-    fn single_row(&self) -> Parts {
-        let row = self.split.row(self.first);
-        let part = |p: usize| row.wrapping_add(p * self.split.part_bytes());
-        Parts { first: [part(0), part(1), part(2)], row_bytes: 4, step: TILE_ROW_BYTES, count: self.steps() }
-    }
-
-    /// Rows into columns of tiles.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn pack_rows(&mut self) -> Parts {
-        let (steps, rows) = (self.steps(), self.product.rows);
-        let packed = self.space.packed.as_mut_ptr().cast::<u8>();
-        let part = |p: usize| packed.wrapping_add(p * steps * TILE_BYTES);
-        for p in 0..3 {
-            for step in 0..steps {
-                let mut sources = [_mm512_setzero_si512(); TILE_ROWS];
-                for (r, source) in sources.iter_mut().enumerate().take(rows) {
-                    let from = self.split.row(self.first + r).wrapping_add(p * self.split.part_bytes() + step * 64);
-                    // SAFETY: a part of a row has `steps` times 64 bytes.
-                    *source = unsafe { _mm512_loadu_si512(from.cast()) };
-                }
-                // SAFETY: `packed` holds three rows of `steps` tiles.
-                unsafe { store_tile(transpose(sources), part(p).add(step * TILE_BYTES)) }
-            }
-        }
-        let first = [part(0).cast_const(), part(1).cast_const(), part(2).cast_const()];
-        Parts { first, row_bytes: TILE_ROW_BYTES, step: TILE_BYTES, count: steps }
-    }
-
-    /// Adds the products of one block of features.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn add_block(&mut self, tiles: &Tiles, block: &Block, parts: Parts) {
-        let sums = self.space.sums.as_mut_ptr();
-        match block.source() {
-            // SAFETY: block and parts hold `steps` tiles, `sums` four.
-            Source::InPlace(run) => unsafe { add_products(tiles, run, parts, sums) },
-            Source::Decoded => {
-                for step in (0..parts.count).step_by(PIECE_TILES) {
-                    let count = PIECE_TILES.min(parts.count - step);
-                    let piece = self.space.piece.as_mut_ptr().cast::<u8>();
-                    for i in 0..count {
-                        // SAFETY: the piece has room for `PIECE_TILES` tiles.
-                        unsafe { store_tile(block.rows(step + i), piece.add(i * TILE_BYTES)) }
+        for some in tiles.chunks(2) {
+            self.space.sums.fill(0.0);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match source {
+                    Source::InPlace(run) => {
+                        self.add(set_up, run, (some, 0..self.steps()));
+                        source = Source::InPlace(run.again());
                     }
-                    let first = parts.first.map(|part| part.wrapping_add(step * parts.step));
-                    // SAFETY: as above.
-                    unsafe { add_products(tiles, TileRun::packed(piece), Parts { first, count, ..parts }, sums) }
+                    Source::Packed(groups) => self.add_pieces(set_up, groups, some),
                 }
+                self.hand_out(&pair, some);
             }
         }
     }
 
-    /// Hands out the sums of sixteen features.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn finish_few(&self, feature: usize) {
-        let column = feature - self.product.range.start;
-        let sums = self.space.sums.as_ptr();
-        // SAFETY: `sums` holds four tiles; of a single row, sixteen values.
-        unsafe {
-            if self.product.rows == 1 {
-                return self.put(0, column, _mm512_loadu_ps(sums));
-            }
-            let mut features = [_mm512_setzero_si512(); TILE_ROWS];
-            for (f, values) in features.iter_mut().enumerate() {
-                *values = _mm512_loadu_si512(sums.add(f * TILE_ROWS).cast());
-            }
-            for (r, row) in transpose(features).iter().enumerate().take(self.product.rows) {
-                self.put(r, column, _mm512_castsi512_ps(*row));
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn many(&mut self, features: Range<usize>) {
-        // SAFETY: the caller of `run` promised the level.
-        let tiles = unsafe { Tiles::set_up(TILE_ROWS) };
-        let mut pair = [0; 2];
-        let mut count = 0;
-        for feature in features.clone().step_by(TILE_ROWS) {
-            match Block::new(&self.product.weight, feature) {
-                // SAFETY: as above; `count` is below 2.
-                Some(block) => unsafe {
-                    block.prefetch_next();
-                    self.pack_block(count, &block);
-                    pair[count] = feature;
-                    count += 1;
-                },
-                None => self.leave(feature..feature + TILE_ROWS),
-            }
-            if count == 2 || (count == 1 && feature + TILE_ROWS == features.end) {
-                for row in (0..self.product.rows).step_by(2 * TILE_ROWS) {
-                    // SAFETY: as above.
-                    unsafe { self.row_tiles(&tiles, &pair[..count], row) }
-                }
-                count = 0;
-            }
-        }
-    }
-
-    /// Sixteen features into columns of tiles.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn pack_block(&mut self, which: usize, block: &Block) {
-        let steps = self.steps();
-        let packed = self.space.packed.as_mut_ptr().cast::<u8>();
-        for step in 0..steps {
-            block.prefetch(step);
-            // SAFETY: `packed` holds three rows of `steps` tiles.
-            unsafe { store_tile(transpose(block.rows(step)), packed.add((which * steps + step) * TILE_BYTES)) }
-        }
-    }
-
-    /// Up to 32 rows by one or two blocks of features.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn row_tiles(&mut self, tiles: &Tiles, pair: &[usize], row: usize) {
-        let (steps, rows) = (self.steps(), (self.product.rows - row).min(2 * TILE_ROWS));
-        // Without a second tile of rows or block of features the first is multiplied twice.
-        let second = if rows > TILE_ROWS { TILE_ROWS } else { 0 };
-        let a = RowTiles {
-            first: [self.split.row(self.first + row), self.split.row(self.first + row + second)],
-            part: self.split.part_bytes(),
-            stride: self.split.stride_bytes(),
-        };
-        let first = self.space.packed.as_ptr().cast::<u8>();
-        let b = [first, first.wrapping_add((pair.len() - 1) * steps * TILE_BYTES)];
-        // SAFETY: split rows come in whole tiles; `sums` holds four.
-        unsafe { products_2x2(tiles, a, (b, steps), self.space.sums.as_mut_ptr()) }
-        for r in 0..rows {
-            for (i, feature) in pair.iter().enumerate() {
-                let tile = r / TILE_ROWS * 2 + i;
-                let at = tile * (TILE_BYTES / 4) + r % TILE_ROWS * TILE_ROWS;
-                let sums = &self.space.sums[at..at + TILE_ROWS];
-                self.product.put(row + r, feature - self.product.range.start, sums);
-            }
-        }
-    }
-
+    /// Adds the products of some steps of one or two tiles of rows.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn put(&self, row: usize, column: usize, sums: __m512) {
-        let mut values = [0.0; 16];
-        // SAFETY: there is room for 16 values.
-        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), sums) }
-        self.product.put(row, column, &values);
+    unsafe fn add(&mut self, set_up: &Tiles, a: TileRun, (tiles, steps): (&[RowTile], Range<usize>)) {
+        let sums = self.space.sums.as_mut_ptr();
+        let parts = |tile: &RowTile| self.split.parts(tile).skip(steps.start);
+        // SAFETY: matrix and rows hold these steps; `sums` holds four tiles.
+        unsafe {
+            match tiles {
+                [first, second] => add_2x2(set_up, a, ([parts(first), parts(second)], steps.len()), sums),
+                [first] => add_2x1(set_up, a, (parts(first), steps.len()), sums),
+                _ => {}
+            }
+        }
     }
+
+    /// The same for all steps, with the matrix decoded a piece at a time.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn add_pieces(&mut self, set_up: &Tiles, groups: [Groups; 2], tiles: &[RowTile]) {
+        for start in (0..self.steps()).step_by(PIECE_TILES) {
+            let steps = start..self.steps().min(start + PIECE_TILES);
+            // SAFETY: there is room for two pieces; the caller's promise.
+            unsafe {
+                let a = decode(groups, steps.clone(), self.space.piece);
+                self.add(set_up, a, (tiles, steps));
+            }
+        }
+    }
+
+    /// Hands out sums, which lie with the features of a tile as its rows.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn hand_out(&self, pair: &Pair, tiles: &[RowTile]) {
+        for (j, tile) in tiles.iter().enumerate() {
+            for (i, feature) in pair.features().enumerate() {
+                let sums = &self.space.sums[(2 * j + i) * TILE..][..TILE];
+                let column = feature - self.product.range.start;
+                if tile.columns == 1 {
+                    self.product.put(tile.first - self.first, column, &sums[..TILE_ROWS]);
+                    continue;
+                }
+                let mut features = [_mm512_setzero_si512(); TILE_ROWS];
+                let mask = u16::MAX >> (TILE_ROWS - tile.columns);
+                for (f, values) in features.iter_mut().enumerate() {
+                    // SAFETY: only the values of the mask are read, which the tile has.
+                    *values = unsafe { _mm512_maskz_loadu_epi32(mask, sums.as_ptr().add(f * tile.columns).cast()) };
+                }
+                for (r, row) in transpose(features).into_iter().enumerate().take(tile.rows) {
+                    let mut values = [0.0; TILE_ROWS];
+                    // SAFETY: there is room for 16 values.
+                    unsafe { _mm512_storeu_si512(values.as_mut_ptr().cast(), row) }
+                    self.product.put(tile.first - self.first + r, column, &values);
+                }
+            }
+        }
+    }
+}
+
+/// Decodes some steps of two blocks.
+///
+/// # Safety
+/// The blocks must have the steps, and `out` room for them, those of the first block first.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn decode(groups: [Groups; 2], steps: Range<usize>, out: &mut [f32]) -> TileRun {
+    let first = out.as_mut_ptr().cast::<u8>();
+    let second = first.wrapping_add(steps.len() * TILE_BYTES);
+    for (i, step) in steps.enumerate() {
+        for (groups, out) in groups.iter().zip([first, second]) {
+            // SAFETY: the caller's promise.
+            unsafe { store_tile(groups.tile(step), out.add(i * TILE_BYTES)) }
+        }
+    }
+    TileRun::packed([first.cast_const(), second.cast_const()])
 }
 
 /// Tile products out of the first-level cache, to measure how fast they can be; returns the number of operations.
@@ -234,19 +206,15 @@ impl TileProduct<'_, '_> {
 /// The level must be `Amx`.
 pub(crate) unsafe fn peak(rounds: usize) -> f64 {
     const COUNT: usize = 4;
-    let (tiles, mut sums) = (vec![0_u8; 8 * COUNT * TILE_BYTES], [0.0_f32; TILE_BYTES]);
-    let (a, b) = tiles.split_at(6 * COUNT * TILE_BYTES);
-    let rows = RowTiles {
-        first: [a.as_ptr(), a[a.len() / 2..].as_ptr()],
-        part: COUNT * TILE_ROW_BYTES,
-        stride: 3 * COUNT * TILE_ROW_BYTES,
-    };
+    let (tiles, mut sums) = (vec![0_u8; 8 * COUNT * TILE_BYTES], vec![0.0_f32; 4 * TILE]);
+    let (a, b) = tiles.split_at(2 * COUNT * TILE_BYTES);
+    let a = TileRun::packed([a.as_ptr(), a[a.len() / 2..].as_ptr()]);
+    let b = [b, &b[b.len() / 2..]].map(|half| PartTiles { first: half.as_ptr(), columns: TILE_ROWS });
     // SAFETY: the caller's promise; all factors lie in `tiles`, `sums` holds four.
     unsafe {
         let set_up = Tiles::set_up(TILE_ROWS);
         for _ in 0..rounds / COUNT {
-            let b = [b.as_ptr(), b[b.len() / 2..].as_ptr()];
-            products_2x2(&set_up, rows, (b, COUNT), sums.as_mut_ptr());
+            add_2x2(&set_up, a, (b, COUNT), sums.as_mut_ptr());
         }
     }
     (2 * 12 * (rounds / COUNT) * COUNT * TILE_ROWS * TILE_ROWS * COLUMNS) as f64
@@ -258,64 +226,5 @@ unsafe fn store_tile(rows: [__m512i; TILE_ROWS], out: *mut u8) {
     for (r, row) in rows.iter().enumerate() {
         // SAFETY: the caller's promise: a tile fits.
         unsafe { _mm512_storeu_si512(out.add(r * TILE_ROW_BYTES).cast(), *row) }
-    }
-}
-
-/// Sixteen by sixteen four-byte elements.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn transpose(rows: [__m512i; TILE_ROWS]) -> [__m512i; TILE_ROWS] {
-    let mut pairs = rows;
-    for i in 0..8 {
-        pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        pairs[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    // Column `c` of each quarter, of four rows.
-    let mut fours = pairs;
-    for i in 0..4 {
-        for half in 0..2 {
-            let (a, b) = (pairs[4 * i + half], pairs[4 * i + 2 + half]);
-            fours[4 * i + 2 * half] = _mm512_unpacklo_epi64(a, b);
-            fours[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(a, b);
-        }
-    }
-    let mut out = fours;
-    for c in 0..4 {
-        let low = _mm512_shuffle_i32x4::<0x88>(fours[c], fours[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0xdd>(fours[c], fours[4 + c]);
-        let low2 = _mm512_shuffle_i32x4::<0x88>(fours[8 + c], fours[12 + c]);
-        let high2 = _mm512_shuffle_i32x4::<0xdd>(fours[8 + c], fours[12 + c]);
-        out[c] = _mm512_shuffle_i32x4::<0x88>(low, low2);
-        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
-        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(high, high2);
-        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposition() {
-        if !is_x86_feature_detected!("avx512f") {
-            eprintln!("skipped: this processor has no AVX-512");
-            return;
-        }
-        let mut rows = [[0_u32; 16]; 16];
-        rows.iter_mut().enumerate().for_each(|(r, row)| {
-            row.iter_mut().enumerate().for_each(|(c, value)| *value = (r * 16 + c) as u32);
-        });
-        // SAFETY: the processor has AVX-512, and the arrays hold 16 vectors.
-        let turned: [[u32; 16]; 16] = unsafe {
-            let turned = transpose(std::mem::transmute::<[[u32; 16]; 16], [__m512i; 16]>(rows));
-            std::mem::transmute::<[__m512i; 16], [[u32; 16]; 16]>(turned)
-        };
-        for r in 0..16 {
-            for c in 0..16 {
-                assert_eq!(turned[c][r], rows[r][c], "row {r}, column {c}");
-            }
-        }
     }
 }

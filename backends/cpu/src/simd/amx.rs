@@ -112,185 +112,184 @@ impl Drop for Tiles {
     }
 }
 
-/// Tiles of the first factor, sixteen rows of a matrix, with rows of 64 bytes.
+/// Tiles of the first factor, two times sixteen rows of a matrix, with rows of 64 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct TileRun {
-    /// The first tile.
-    pub(crate) first: *const u8,
+    /// The first tile of either sixteen rows.
+    pub(crate) first: [*const u8; 2],
     /// Bytes from a row of a tile to the next.
     pub(crate) stride: usize,
     /// Bytes from a tile to the next.
     pub(crate) step: usize,
-    /// What to ask memory for meanwhile: a tile's worth of bytes for every tile, in rising order. Any address will do.
+    /// What to ask memory for meanwhile: two tiles' worth of bytes for every step, in rising order. Any address will do.
     pub(crate) ahead: *const u8,
 }
 
 impl TileRun {
     /// Bytes from the first tile of rows in memory to what is best asked for at the same time: measured, for rows of one
-    /// and two KiB. Sixteen rows at once are too many for the processor to foresee.
+    /// and two KiB. So many rows at once are too many for the processor to foresee.
     pub(crate) const AHEAD: usize = 4096;
 
     /// Tiles that lie whole, one after the other, in a cache.
-    pub(crate) fn packed(first: *const u8) -> TileRun {
-        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES, ahead: first }
+    pub(crate) fn packed(first: [*const u8; 2]) -> TileRun {
+        TileRun { first, stride: TILE_ROW_BYTES, step: TILE_BYTES, ahead: first[0] }
     }
 
-    /// Tiles across sixteen rows of `row_bytes` that lie one after the other in memory.
-    pub(crate) fn across(first: *const u8, row_bytes: usize) -> TileRun {
-        TileRun { first, stride: row_bytes, step: TILE_ROW_BYTES, ahead: first.wrapping_add(Self::AHEAD) }
+    /// Tiles across rows of `row_bytes` that lie one after the other in memory.
+    pub(crate) fn across(first: [*const u8; 2], row_bytes: usize) -> TileRun {
+        TileRun { first, stride: row_bytes, step: TILE_ROW_BYTES, ahead: first[0].wrapping_add(Self::AHEAD) }
+    }
+
+    /// The same tiles, which are in a cache by now.
+    pub(crate) fn again(self) -> TileRun {
+        TileRun { ahead: self.first[0], ..self }
     }
 }
 
-/// Tiles of the second factor in three parts, and how many there are of each.
+/// Asks for half of what a step should ask for.
+macro_rules! ask_ahead {
+    ($($line:literal)*) => { concat!($("prefetcht0 [{ahead} + ", $line, "]\n"),*) };
+}
+
+/// Tiles of the second factor: for every step three parts, one after the other, as many columns as were set up.
 #[derive(Clone, Copy)]
-pub(crate) struct Parts {
-    /// The first tile of each part.
-    pub(crate) first: [*const u8; 3],
-    /// Bytes of a row: as many as were set up.
-    pub(crate) row_bytes: usize,
-    /// Bytes from a tile to the next.
-    pub(crate) step: usize,
-    /// Number of tiles of a part.
-    pub(crate) count: usize,
+pub(crate) struct PartTiles {
+    /// The first tile.
+    pub(crate) first: *const u8,
+    /// Columns of a tile, 1 to 16.
+    pub(crate) columns: usize,
 }
 
-/// `sums += Σ_i Σ_p a_i b_(p,i)` over tiles of bfloat16, the three parts of a tile before the next tile.
+impl PartTiles {
+    /// Bytes of a tile of so many columns.
+    pub(crate) const fn tile_bytes(columns: usize) -> usize {
+        columns * TILE_ROW_BYTES
+    }
+
+    /// Without the first `steps` steps.
+    pub(crate) fn skip(self, steps: usize) -> PartTiles {
+        PartTiles { first: self.first.wrapping_add(steps * 3 * Self::tile_bytes(self.columns)), ..self }
+    }
+}
+
+/// `sums_j += Σ_i Σ_p a_(j,i) b_(p,i)` over `count` steps, the three parts of a step before the next step. `sums` holds two
+/// tiles, the second [`TILE_BYTES`] after the first.
 ///
 /// # Safety
-/// `a` and each part of `b` must hold `b.count` tiles of the shapes set up, `sums` one.
+/// `a` and `b` must hold `count` steps of the shapes set up.
 #[inline(always)]
-pub(crate) unsafe fn add_products(_: &Tiles, a: TileRun, b: Parts, sums: *mut f32) {
-    if b.count == 0 {
+pub(crate) unsafe fn add_2x1(_: &Tiles, a: TileRun, (b, count): (PartTiles, usize), sums: *mut f32) {
+    if count == 0 {
         return;
     }
+    let part = |p: usize| b.first.wrapping_add(p * PartTiles::tile_bytes(b.columns));
     // SAFETY: the caller's promise; a prefetch may be of any address.
     unsafe {
         asm!(
             "tileloadd tmm0, [{sums} + {row}*1]",
+            "tileloadd tmm1, [{sums} + {row}*1 + 1024]",
             "2:",
-            "prefetcht0 [{ahead} + 0]",
-            "prefetcht0 [{ahead} + 64]",
-            "prefetcht0 [{ahead} + 128]",
-            "prefetcht0 [{ahead} + 192]",
-            "prefetcht0 [{ahead} + 256]",
-            "prefetcht0 [{ahead} + 320]",
-            "prefetcht0 [{ahead} + 384]",
-            "prefetcht0 [{ahead} + 448]",
-            "prefetcht0 [{ahead} + 512]",
-            "prefetcht0 [{ahead} + 576]",
-            "prefetcht0 [{ahead} + 640]",
-            "prefetcht0 [{ahead} + 704]",
-            "prefetcht0 [{ahead} + 768]",
-            "prefetcht0 [{ahead} + 832]",
-            "prefetcht0 [{ahead} + 896]",
-            "prefetcht0 [{ahead} + 960]",
-            "tileloadd tmm4, [{a} + {stride}*1]",
+            ask_ahead!(0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
+            "tileloadd tmm4, [{a0} + {stride}*1]",
             "tileloadd tmm6, [{high} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{a1} + {stride}*1]",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            ask_ahead!(1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
             "tileloadd tmm7, [{middle} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm7",
+            "tdpbf16ps tmm1, tmm5, tmm7",
             "tileloadd tmm6, [{low} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "add {ahead}, 1024",
-            "add {a}, {a_step}",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            "add {ahead}, 2048",
+            "add {a0}, {a_step}",
+            "add {a1}, {a_step}",
             "add {high}, {b_step}",
             "add {middle}, {b_step}",
             "add {low}, {b_step}",
             "dec {count}",
             "jnz 2b",
             "tilestored [{sums} + {row}*1], tmm0",
+            "tilestored [{sums} + {row}*1 + 1024], tmm1",
             sums = in(reg) sums,
-            row = in(reg) b.row_bytes,
-            a = inout(reg) a.first => _,
+            row = in(reg) 4 * b.columns,
+            a0 = inout(reg) a.first[0] => _,
+            a1 = inout(reg) a.first[1] => _,
             stride = in(reg) a.stride,
             a_step = in(reg) a.step,
             ahead = inout(reg) a.ahead => _,
-            high = inout(reg) b.first[0] => _,
-            middle = inout(reg) b.first[1] => _,
-            low = inout(reg) b.first[2] => _,
-            b_step = in(reg) b.step,
-            count = inout(reg) b.count => _,
-            out("tmm0") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            high = inout(reg) part(0) => _,
+            middle = inout(reg) part(1) => _,
+            low = inout(reg) part(2) => _,
+            b_step = in(reg) 3 * PartTiles::tile_bytes(b.columns),
+            count = inout(reg) count => _,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
     }
 }
 
-/// Two tiles of rows in three parts each, as the first factor.
-#[derive(Clone, Copy)]
-pub(crate) struct RowTiles {
-    /// High parts of the first sixteen rows and of the second.
-    pub(crate) first: [*const u8; 2],
-    /// Bytes from a part to the next.
-    pub(crate) part: usize,
-    /// Bytes from a row to the next.
-    pub(crate) stride: usize,
-}
-
-/// Two tiles of rows by two packed rows of `count` tiles. `sums` holds four tiles, rows first, which are overwritten.
-/// Every result is added up as in [`add_products`].
+/// The same for two second factors of sixteen columns: `sums` holds four tiles, those of the first second factor first.
+/// Every result is added up as in [`add_2x1`].
 ///
 /// # Safety
-/// The rows must have `count` tiles in each part; 16 columns must be set up.
+/// As there.
 #[inline(always)]
-pub(crate) unsafe fn products_2x2(_: &Tiles, a: RowTiles, (b, count): ([*const u8; 2], usize), sums: *mut f32) {
-    let part = |tile: usize, part: usize| a.first[tile].wrapping_add(part * a.part);
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn add_2x2(_: &Tiles, a: TileRun, (b, count): ([PartTiles; 2], usize), sums: *mut f32) {
+    if count == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise; a prefetch may be of any address.
     unsafe {
         asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "test {count}, {count}",
-            "jz 3f",
+            "tileloadd tmm0, [{sums} + {row}*1]",
+            "tileloadd tmm1, [{sums} + {row}*1 + 1024]",
+            "tileloadd tmm2, [{sums} + {row}*1 + 2048]",
+            "tileloadd tmm3, [{sums} + {row}*1 + 3072]",
             "2:",
-            "tileloadd tmm6, [{b0} + {row}*1]",
             "tileloadd tmm4, [{a0} + {stride}*1]",
+            "tileloadd tmm6, [{b0} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{a1} + {stride}*1]",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            ask_ahead!(0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
             "tileloadd tmm7, [{b1} + {row}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{c0} + {stride}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{a1} + {stride}*1]",
+            "tileloadd tmm6, [{b0} + {row}*1 + 1024]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{c1} + {stride}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            ask_ahead!(1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
+            "tileloadd tmm7, [{b1} + {row}*1 + 1024]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{a2} + {stride}*1]",
+            "tileloadd tmm6, [{b0} + {row}*1 + 2048]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{c2} + {stride}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {row}*1 + 2048]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {a0}, 64",
-            "add {a1}, 64",
-            "add {a2}, 64",
-            "add {c0}, 64",
-            "add {c1}, 64",
-            "add {c2}, 64",
-            "add {b0}, 1024",
-            "add {b1}, 1024",
+            "add {ahead}, 2048",
+            "add {a0}, {a_step}",
+            "add {a1}, {a_step}",
+            "add {b0}, 3072",
+            "add {b1}, 3072",
             "dec {count}",
             "jnz 2b",
-            "3:",
             "tilestored [{sums} + {row}*1], tmm0",
             "tilestored [{sums} + {row}*1 + 1024], tmm1",
             "tilestored [{sums} + {row}*1 + 2048], tmm2",
             "tilestored [{sums} + {row}*1 + 3072], tmm3",
             sums = in(reg) sums,
             row = in(reg) TILE_ROW_BYTES,
-            a0 = inout(reg) part(0, 0) => _,
-            a1 = inout(reg) part(0, 1) => _,
-            a2 = inout(reg) part(0, 2) => _,
-            c0 = inout(reg) part(1, 0) => _,
-            c1 = inout(reg) part(1, 1) => _,
-            c2 = inout(reg) part(1, 2) => _,
+            a0 = inout(reg) a.first[0] => _,
+            a1 = inout(reg) a.first[1] => _,
             stride = in(reg) a.stride,
-            b0 = inout(reg) b[0] => _,
-            b1 = inout(reg) b[1] => _,
+            a_step = in(reg) a.step,
+            ahead = inout(reg) a.ahead => _,
+            b0 = inout(reg) b[0].first => _,
+            b1 = inout(reg) b[1].first => _,
             count = inout(reg) count => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -304,7 +303,7 @@ pub(crate) unsafe fn products_2x2(_: &Tiles, a: RowTiles, (b, count): ([*const u
 /// # Safety
 /// `a` must hold 16 rows of 32 bytes, `b` 8 of 64, `sums` 16 of 64; tiles must be set up for bytes.
 #[inline(always)]
-pub(crate) unsafe fn byte_product(_: &Tiles, a: TileRun, b: *const u8, sums: *mut i32) {
+pub(crate) unsafe fn byte_product(_: &Tiles, (a, stride): (*const u8, usize), b: *const u8, sums: *mut i32) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
@@ -313,8 +312,8 @@ pub(crate) unsafe fn byte_product(_: &Tiles, a: TileRun, b: *const u8, sums: *mu
             "tileloadd tmm6, [{b} + {row}*1]",
             "tdpbsud tmm0, tmm4, tmm6",
             "tilestored [{sums} + {row}*1], tmm0",
-            a = in(reg) a.first,
-            stride = in(reg) a.stride,
+            a = in(reg) a,
+            stride = in(reg) stride,
             b = in(reg) b,
             row = in(reg) TILE_ROW_BYTES,
             sums = in(reg) sums,

@@ -17,6 +17,8 @@ mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod transpose;
 
 use perilune_backend::BackendError;
 
