@@ -192,7 +192,8 @@ fn split_values(x: &[f32]) -> [__m512i; 3] {
         first = _mm512_sub_ps(first, _mm512_cvtpbh_ps(a));
         second = _mm512_sub_ps(second, _mm512_cvtpbh_ps(b));
         // SAFETY: both types are 32 bytes of any kind.
-        let (a, b) = unsafe { (std::mem::transmute::<__m256bh, __m256i>(a), std::mem::transmute::<__m256bh, __m256i>(b)) };
+        let (a, b) =
+            unsafe { (std::mem::transmute::<__m256bh, __m256i>(a), std::mem::transmute::<__m256bh, __m256i>(b)) };
         *part = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
     }
     parts
