@@ -407,6 +407,28 @@ fn a_stall_can_be_seen() {
 }
 
 #[test]
+fn a_stream_says_when_its_request_left_the_queue() {
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..config() });
+    let mut first = engine.submit(request(&[1], 1)).unwrap();
+    let (mut second, mut third) = (engine.submit(request(&[2], 1)).unwrap(), engine.submit(request(&[3], 1)).unwrap());
+    gate.arrival();
+    let began = first.started_at().expect("its step has begun");
+    assert_eq!((second.started_at(), third.started_at()), (None, None));
+    gate.pass();
+    gate.arrival();
+    assert!(second.started_at().unwrap() >= began);
+    assert_eq!((first.started_at(), third.started_at()), (Some(began), None), "it stays what it was");
+    // One that ends without a step has left the queue, too.
+    engine.abort_all();
+    gate.pass();
+    drop(gate);
+    while third.blocking_next().is_some() {}
+    assert!(third.started_at().is_some());
+    drop((first, second, third));
+    assert_clean(&engine);
+}
+
+#[test]
 fn a_grammar_that_cannot_go_on_ends_its_own_request_alone() {
     let engine = hash_engine(config());
     let bound = |fails_after| {
