@@ -1,6 +1,7 @@
 //! Puts the document together.
 
 use axum::body::Bytes;
+use perilune_protocol::ErrorBody;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -106,7 +107,7 @@ fn add_answer(responses: &mut Map<String, Value>, answer: &Answer, got: &mut Sch
     let entry = responses.entry(status.to_string()).or_insert_with(|| json!({"description": says, "content": {}}));
     let schema = schema.map(|schema| schema(got));
     let schema = match (*media == EVENTS, schema) {
-        (true, data) => event(data),
+        (true, data) => event(data, got.subschema_for::<ErrorBody>()),
         (false, Some(schema)) => schema.to_value(),
         (false, None) => json!({"type": "string"}),
     };
@@ -117,10 +118,12 @@ fn add_answer(responses: &mut Map<String, Value>, answer: &Answer, got: &mut Sch
     }
 }
 
-/// One event of a stream, as OpenAPI 3.2 has it: an object of its fields, whose data may be JSON of a schema.
-fn event(data: Option<Schema>) -> Value {
+/// One event of a stream, as OpenAPI 3.2 has it: an object of its fields. Its data is JSON; of `data`, where that is one
+/// schema, else an error, and `[DONE]` at the end.
+fn event(data: Option<Schema>, error: Schema) -> Value {
+    let json = |schema: Schema| json!({"contentMediaType": JSON, "contentSchema": schema});
     let data = match data {
-        Some(schema) => json!({"type": "string", "contentMediaType": JSON, "contentSchema": schema}),
+        Some(schema) => json!({"type": "string", "anyOf": [json(schema), json(error), {"const": "[DONE]"}]}),
         None => json!({"type": "string", "contentMediaType": JSON}),
     };
     json!({"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]})

@@ -113,7 +113,7 @@ impl Page {
                 self.element("code", media);
                 self.raw(" ");
                 let schema = &content["schema"];
-                self.kind(schema["properties"]["data"].get("contentSchema").unwrap_or(schema));
+                self.kind(schema.pointer("/properties/data/anyOf/0/contentSchema").unwrap_or(schema));
                 self.raw("<br>");
             }
             self.element("td", response["description"].as_str().unwrap_or_default());
