@@ -12,6 +12,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 # Not the ones about which requests must be refused: unknown fields are ignored, and values are judged beyond their types.
 CHECKS = [
@@ -39,7 +40,8 @@ def main():
     os.environ.setdefault("PERILUNE_LOG", "warn")
     import server
 
-    with server.running() as base:
+    # It keeps files of its own where it runs.
+    with server.running() as base, tempfile.TemporaryDirectory() as folder:
         command = [
             pathlib.Path(sys.executable).parent / "schemathesis", "run", f"{base}/openapi.json",
             "--checks", ",".join(CHECKS), "--exclude-path", NOT_OFFERED, "--phases", "examples,coverage,fuzzing",
@@ -48,7 +50,7 @@ def main():
         ]
         if args.seed is not None:
             command += ["--seed", str(args.seed)]
-        failed = subprocess.run(command, cwd=pathlib.Path(__file__).parent).returncode != 0
+        failed = subprocess.run(command, cwd=folder).returncode != 0
     if failed:
         raise SystemExit("schemathesis found failures")
 
