@@ -7,13 +7,12 @@
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use perilune_protocol::ErrorKind;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::app::SharedApp;
 use crate::error::{ApiError, ServerError};
-use crate::messages_reply::error_body;
 
 /// Answered without a key.
 const OPEN: &[&str] = &["/health"];
@@ -23,6 +22,26 @@ const ADMIN: &[&str] = &["/abort_request", "/cache", "/flush_cache"];
 const X_API_KEY: &str = "x-api-key";
 /// Longest key.
 const MAX_KEY_BYTES: usize = 512;
+
+/// Whose key a route needs, where keys are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// None.
+    Open,
+    /// A user's.
+    Users,
+    /// An administrator's.
+    Admins,
+}
+
+/// Whose key `path` needs.
+pub(crate) fn access(path: &str) -> Access {
+    match path {
+        path if OPEN.contains(&path) => Access::Open,
+        path if ADMIN.contains(&path) => Access::Admins,
+        _ => Access::Users,
+    }
+}
 
 /// The keys of a server. Never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -75,8 +94,9 @@ impl Keys {
 
     /// Whether a request for `path` with these headers is let in.
     fn admits(&self, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
-        let admin = ADMIN.contains(&path) && !self.admins.is_empty();
-        let free = OPEN.contains(&path) || (path == "/metrics" && self.open_metrics);
+        let access = access(path);
+        let admin = access == Access::Admins && !self.admins.is_empty();
+        let free = access == Access::Open || (path == "/metrics" && self.open_metrics);
         if free || (!admin && self.users.is_empty()) {
             return Ok(());
         }
@@ -136,14 +156,7 @@ pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -
     match app.settings.keys.admits(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
-            let error = refusal.error();
-            let mut response = match request.uri().path().starts_with("/v1/messages") {
-                true => {
-                    let body = error_body(&error);
-                    error.with_body(&body)
-                }
-                false => error.into_response(),
-            };
+            let mut response = refusal.error().for_path(request.uri().path());
             if response.status() == StatusCode::UNAUTHORIZED {
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
             }

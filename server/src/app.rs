@@ -12,9 +12,13 @@ use perilune_tokenizer::{ChatRenderer, Tokenizer};
 
 use crate::aborts::Aborts;
 use crate::access::Keys;
-use crate::error::{ApiError, Overload};
+use crate::error::{ApiError, Overload, ServerError};
+use crate::journal::{Journal, JournalSettings};
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::metrics::Metrics;
+use crate::metrics_compat::MetricsCompat;
+use crate::places::Places;
+use crate::profile::ApiProfile;
 use crate::request_id::RequestIds;
 use crate::tls::TlsFiles;
 
@@ -28,6 +32,10 @@ pub struct Settings {
     pub model_names: Vec<String>,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
+    /// Most requests with a body that are read, answered or streamed at once; `None` for any number.
+    pub max_concurrent_requests: Option<usize>,
+    /// How long a request may wait for its first step; `None` for ever.
+    pub max_queue_time: Option<Duration>,
     /// What a refusal for want of room looks like.
     pub overload: Overload,
     /// How long requests may go on once the process was told to end.
@@ -36,10 +44,23 @@ pub struct Settings {
     pub ping_interval: Option<Duration>,
     /// Time without a finished step after which the server calls itself stalled.
     pub stall_timeout: Duration,
+    /// Whose rules requests must keep.
+    pub profile: ApiProfile,
+    /// Under whose names `/metrics` shows its figures once more.
+    pub metrics_compat: Option<MetricsCompat>,
+    /// What is written down of requests.
+    pub journal: JournalSettings,
     /// Who may ask.
     pub keys: Keys,
     /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
+}
+
+impl Settings {
+    /// The name reported for the model.
+    pub fn model_name(&self) -> &str {
+        self.model_names.first().map_or("perilune", String::as_str)
+    }
 }
 
 impl Default for Settings {
@@ -47,10 +68,15 @@ impl Default for Settings {
         Settings {
             model_names: vec!["perilune".to_owned()],
             max_body_bytes: 64 << 20,
+            max_concurrent_requests: None,
+            max_queue_time: None,
             overload: Overload { status: StatusCode::SERVICE_UNAVAILABLE, retry_after_s: 1 },
             drain_timeout: Duration::from_secs(30),
             ping_interval: Some(Duration::from_secs(10)),
             stall_timeout: Duration::from_secs(120),
+            profile: ApiProfile::Open,
+            metrics_compat: None,
+            journal: JournalSettings::default(),
             keys: Keys::default(),
             tls: None,
         }
@@ -90,6 +116,10 @@ pub struct App {
     pub lifecycle: Lifecycle,
     /// Measurements.
     pub metrics: Metrics,
+    /// Writes down requests.
+    pub journal: Journal,
+    /// Places for requests that are read, answered or streamed at once.
+    pub places: Places,
     /// Requests that can be ended by their id.
     pub aborts: Aborts,
     /// Ids for requests that bring none.
@@ -110,17 +140,23 @@ pub struct Admission {
 
 impl App {
     /// An application whose model is still to come.
-    pub fn new(settings: Settings) -> Self {
+    ///
+    /// # Errors
+    /// `Io` where the system refuses a thread.
+    pub fn new(settings: Settings) -> Result<Self, ServerError> {
         let served = Arc::new(OnceLock::new());
-        App {
+        let compat = settings.metrics_compat.map(|names| (names, settings.model_name()));
+        Ok(App {
+            journal: Journal::open(&settings.journal)?,
+            places: Places::new(settings.max_concurrent_requests),
+            metrics: Metrics::new(served.clone(), compat),
             settings,
             lifecycle: Lifecycle::default(),
-            metrics: Metrics::new(served.clone()),
             aborts: Aborts::default(),
             request_ids: RequestIds::default(),
             created: now_s(),
             served,
-        }
+        })
     }
 
     /// Hands the loaded model over; requests are served from now on.
@@ -137,7 +173,7 @@ impl App {
 
     /// The name reported for the model.
     pub fn model_name(&self) -> &str {
-        self.settings.model_names.first().map_or("perilune", String::as_str)
+        self.settings.model_name()
     }
 
     /// Lets a request for `model` in.

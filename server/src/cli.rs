@@ -17,6 +17,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::backend::BackendKind;
+pub use crate::journal::LogForm;
+pub use crate::metrics_compat::MetricsCompat;
+pub use crate::profile::ApiProfile;
 pub use crate::simulate::TraceKind;
 pub use choices::{
     ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype,
@@ -158,6 +161,14 @@ pub struct ServeArgs {
     /// Largest request body, in bytes.
     #[arg(long, env = "PERILUNE_MAX_BODY_BYTES", value_name = "BYTES", default_value_t = 64 << 20, value_parser = positive)]
     pub max_body_bytes: usize,
+    /// Most requests that are read, answered or streamed at once; beyond it they are refused as by a full queue; 0 for any
+    /// number.
+    #[arg(long, env = "PERILUNE_MAX_CONCURRENT_REQUESTS", value_name = "N", default_value_t = 0)]
+    pub max_concurrent_requests: usize,
+    /// How long a request may wait for its first step before it is refused as by a full queue, in seconds; 0 for ever. With
+    /// it, a streamed answer begins when its request does, and pings come only after that.
+    #[arg(long, env = "PERILUNE_MAX_QUEUE_TIME", value_name = "SECONDS", default_value_t = 0, value_parser = seconds)]
+    pub max_queue_time: u64,
     /// Status of a refusal because the queue is full.
     #[arg(long, env = "PERILUNE_OVERLOAD_STATUS", value_enum, default_value_t = OverloadStatus::Unavailable)]
     pub overload_status: OverloadStatus,
@@ -172,6 +183,19 @@ pub struct ServeArgs {
     /// Seconds of silence after which a stream gets a `: ping` comment; 0 for none.
     #[arg(long, env = "PERILUNE_PING_INTERVAL", value_name = "SECONDS", default_value_t = 10, value_parser = seconds)]
     pub ping_interval: u64,
+    /// Whose rules requests must keep: `kimi` refuses what Kimi's own API refuses (temperature above 1, another `top_p` than
+    /// 0.95, penalties, several choices) and ends every stream with the usage.
+    #[arg(long, env = "PERILUNE_API_PROFILE", value_enum, default_value_t = ApiProfile::Open)]
+    pub api_profile: ApiProfile,
+    /// Show the figures of `/metrics` once more under the names of vLLM or SGLang.
+    #[arg(long, env = "PERILUNE_METRICS_COMPAT", value_enum, value_name = "SERVER")]
+    pub metrics_compat: Option<MetricsCompat>,
+    /// Write a line for each request to the standard output, once its answer was sent.
+    #[arg(long, env = "PERILUNE_ACCESS_LOG", value_enum, value_name = "FORM")]
+    pub access_log: Option<LogForm>,
+    /// Collector that gets a trace of each request: OTLP over HTTP with JSON, its path included (mostly `/v1/traces`).
+    #[arg(long, env = "PERILUNE_OTLP_TRACES_ENDPOINT", value_name = "URL", value_parser = url)]
+    pub otlp_traces_endpoint: Option<String>,
     /// A key that requests must bring; several may be given. Without any, everybody may ask.
     #[arg(long, env = "PERILUNE_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<String>,

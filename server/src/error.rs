@@ -10,6 +10,7 @@ use perilune_protocol::{ErrorBody, ErrorDetail, ErrorKind, ProtocolError};
 use perilune_sampling::SamplingError;
 use perilune_tokenizer::TokenizerError;
 
+use crate::messages_reply::error_body;
 use crate::token_limit::TokenLimit;
 
 /// What stops the server from starting, or ends it.
@@ -174,6 +175,15 @@ impl From<SamplingError> for ApiError {
 }
 
 impl ApiError {
+    /// The refusal in the words of the API that `path` belongs to.
+    pub fn for_path(self, path: &str) -> Response {
+        if !path.starts_with("/v1/messages") {
+            return self.into_response();
+        }
+        let body = error_body(&self);
+        self.with_body(&body)
+    }
+
     /// The refusal with the body of another API.
     pub fn with_body(self, body: &serde_json::Value) -> Response {
         let mut response = (self.status, Json(body)).into_response();

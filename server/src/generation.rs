@@ -5,7 +5,7 @@
 //! match ends the choice and drops the token stream, which aborts the sequence. Stop strings, like stop tokens, do not
 //! act on the first `min_tokens` tokens.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{BoxStream, SelectAll, StreamExt, select_all, unfold};
 use perilune_engine::{FinishReason, TokenEvent, TokenLogprobs, TokenRole, TokenStream, Usage};
@@ -14,8 +14,9 @@ use perilune_tensor::TokenId;
 use tokio::sync::watch;
 
 use crate::aborts::AbortSignal;
-use crate::app::SharedApp;
+use crate::app::{App, SharedApp};
 use crate::error::ApiError;
+use crate::journal::OpenTurn;
 use crate::lifecycle::{Phase, cut};
 use crate::output_text::{OutputText, TextStep};
 
@@ -120,18 +121,27 @@ pub struct Generation {
     counts: Counts,
     /// What a stop token brought; the finish that follows it goes into the same piece.
     held: Option<Piece>,
-    submitted: Instant,
     last_token: Option<Instant>,
+    /// What is noted of it.
+    noted: OpenTurn,
+}
+
+/// What a choice is besides its tokens.
+pub struct Choice {
+    /// Its text, before the first token.
+    pub text: OutputText,
+    /// Ends it from elsewhere.
+    pub abort: AbortSignal,
+    /// Stop tokens that the client named.
+    pub client_stops: Vec<TokenId>,
+    /// What is noted of it.
+    pub noted: OpenTurn,
 }
 
 impl Generation {
-    /// A choice over the tokens of `stream`; `client_stops` are the stop tokens the client named.
-    pub fn new(
-        app: SharedApp,
-        stream: TokenStream,
-        (text, abort): (OutputText, AbortSignal),
-        client_stops: Vec<TokenId>,
-    ) -> Self {
+    /// A choice over the tokens of `stream`.
+    pub fn new(app: SharedApp, stream: TokenStream, choice: Choice) -> Self {
+        let Choice { text, abort, client_stops, noted } = choice;
         Generation {
             phase: app.lifecycle.watch(),
             abort,
@@ -141,8 +151,28 @@ impl Generation {
             client_stops,
             counts: Counts::default(),
             held: None,
-            submitted: Instant::now(),
             last_token: None,
+            noted,
+        }
+    }
+
+    /// Waits until the choice is being computed, or over.
+    ///
+    /// # Errors
+    /// 503 where the server ends first.
+    pub async fn turn(&mut self) -> Result<(), ApiError> {
+        let Some(tokens) = self.tokens.as_mut() else { return Ok(()) };
+        tokio::select! {
+            biased;
+            () = cut(&mut self.phase) => {
+                self.close("abort");
+                Err(shut_down())
+            }
+            () = self.abort.wait() => Ok(()),
+            started = tokens.started() => {
+                self.noted.turn.started = started;
+                Ok(())
+            }
         }
     }
 
@@ -154,7 +184,7 @@ impl Generation {
             let event = tokio::select! {
                 biased;
                 () = cut(&mut self.phase) => {
-                    self.tokens = None;
+                    self.close("abort");
                     return Some(Err(shut_down()));
                 }
                 () = self.abort.wait() => {
@@ -224,23 +254,67 @@ impl Generation {
     }
 
     fn end(&mut self, piece: &mut Piece, finish: Finish) {
-        self.tokens = None;
-        self.app.metrics.end_to_end(self.submitted.elapsed());
+        self.close(match finish {
+            Finish::EndOfMessage | Finish::StopToken(_) | Finish::StopText(_) => "stop",
+            Finish::Length => "length",
+            Finish::Abort => "abort",
+        });
+        self.app.metrics.end_to_end(self.noted.turn.submitted.elapsed());
         piece.finish = Some(finish);
     }
 
     fn failed(&mut self, message: String) -> ApiError {
-        self.tokens = None;
+        self.close("error");
         ApiError::server(message)
+    }
+
+    fn close(&mut self, end: &'static str) {
+        let started = self.tokens.as_mut().and_then(TokenStream::started_at);
+        self.tokens = None;
+        let turn = &mut self.noted.turn;
+        turn.started = turn.started.or(started);
+        (turn.end, turn.cached_tokens) = (end, self.counts.cached);
     }
 
     fn observe_token(&mut self) {
         let now = Instant::now();
-        match self.last_token.replace(now) {
-            None => self.app.metrics.first_token(now - self.submitted),
-            Some(last) => self.app.metrics.inter_token(now - last),
+        let turn = &mut self.noted.turn;
+        turn.completion_tokens = self.counts.completion + 1;
+        if let Some(last) = self.last_token.replace(now) {
+            self.app.metrics.inter_token(now - last);
+            return;
         }
+        let started = self.tokens.as_mut().and_then(TokenStream::started_at).unwrap_or(now);
+        (turn.started, turn.first_token) = (Some(started), Some(now));
+        self.app.metrics.queue_time(started.saturating_duration_since(turn.submitted));
+        self.app.metrics.first_token(now - turn.submitted);
     }
+}
+
+/// Waits until all choices are being computed.
+///
+/// # Errors
+/// 503 where that takes longer than the server lets a request wait; the choices are to be dropped.
+pub async fn await_turns(choices: &mut [Generation], app: &App) -> Result<(), ApiError> {
+    let Some(limit) = app.settings.max_queue_time else { return Ok(()) };
+    let turns = async {
+        for choice in choices {
+            choice.turn().await?;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(limit, turns).await.unwrap_or_else(|_| {
+        app.metrics.count_queue_timeout();
+        let message = format!(
+            "the request waited {} for its turn, longer than this server lets one wait (--max-queue-time); try again later",
+            in_seconds(limit)
+        );
+        Err(ApiError::overloaded(app.settings.overload, message).with_code("queue_timeout"))
+    })
+}
+
+fn in_seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64())
 }
 
 /// Pieces of all choices of a request, as they come.

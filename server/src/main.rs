@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use perilune_server::access::Keys;
 use perilune_server::cli::{self, ChatArgs, Command, CommandLine, ServeArgs};
 use perilune_server::error::in_one_line;
+use perilune_server::journal::JournalSettings;
 use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
@@ -110,6 +111,8 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
     Ok(Settings {
         model_names,
         max_body_bytes: args.max_body_bytes,
+        max_concurrent_requests: (args.max_concurrent_requests > 0).then_some(args.max_concurrent_requests),
+        max_queue_time: (args.max_queue_time > 0).then(|| Duration::from_secs(args.max_queue_time)),
         overload: Overload {
             status: StatusCode::from_u16(args.overload_status.code()).context("--overload-status")?,
             retry_after_s: args.retry_after,
@@ -117,6 +120,9 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ping_interval: (args.ping_interval > 0).then(|| Duration::from_secs(args.ping_interval)),
         stall_timeout: Duration::from_secs(args.stall_timeout),
+        profile: args.api_profile,
+        metrics_compat: args.metrics_compat,
+        journal: JournalSettings { access_log: args.access_log, traces_endpoint: args.otlp_traces_endpoint.clone() },
         tls: args.tls_cert.clone().zip(args.tls_key.clone()).map(|(cert, key)| TlsFiles { cert, key }),
         keys: if args.open_metrics { keys.with_open_metrics() } else { keys },
     })

@@ -16,9 +16,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::app::Served;
+use crate::metrics_compat::{MetricsCompat, Times};
 
 type Labels<const N: usize> = [(&'static str, String); N];
-type ModelCell = Arc<OnceLock<Arc<Served>>>;
+/// Where the model will be.
+pub(crate) type ModelCell = Arc<OnceLock<Arc<Served>>>;
 
 /// Bounds of latency buckets, in seconds.
 const LATENCY_S: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
@@ -27,26 +29,35 @@ const LATENCY_S: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    others: Registry,
     responses: Family<Labels<2>, Counter>,
+    queue_timeouts: Counter,
+    queue_time: Histogram,
     first_token: Histogram,
     inter_token: Histogram,
     end_to_end: Histogram,
 }
 
 impl Metrics {
-    /// Measurements of the model that `served` will hold.
-    pub(crate) fn new(served: ModelCell) -> Self {
+    /// Measurements of the model that `served` will hold; once more under other names, where given, with its name.
+    pub(crate) fn new(served: ModelCell, compat: Option<(MetricsCompat, &str)>) -> Self {
         let mut registry = Registry::with_prefix("perilune");
         let latency = || Histogram::new(LATENCY_S);
         let this = Metrics {
             responses: Family::default(),
+            queue_timeouts: Counter::default(),
+            queue_time: latency(),
             first_token: latency(),
             inter_token: latency(),
             end_to_end: latency(),
             registry: Registry::default(),
+            others: Registry::default(),
         };
         registry.register("http_responses", "HTTP responses by route and status", this.responses.clone());
+        let help = "Requests that waited longer than --max-queue-time";
+        registry.register("queue_timeouts", help, this.queue_timeouts.clone());
         let times = [
+            ("request_queue_time_seconds", "From submission to the first step", &this.queue_time),
             ("time_to_first_token_seconds", "From submission to the first token", &this.first_token),
             ("inter_token_latency_seconds", "Between two tokens of one choice", &this.inter_token),
             ("e2e_request_latency_seconds", "From submission to the last token", &this.end_to_end),
@@ -54,14 +65,35 @@ impl Metrics {
         for (name, help, histogram) in times {
             registry.register(name, help, histogram.clone());
         }
-        registry.register_collector(Box::new(EngineFigures(served)));
-        Metrics { registry, ..this }
+        registry.register_collector(Box::new(EngineFigures(served.clone())));
+        // Beside the registry with our prefix, not in it: these names have their own.
+        let mut others = Registry::default();
+        if let Some((names, model)) = compat {
+            let times = Times {
+                queue: &this.queue_time,
+                first_token: &this.first_token,
+                inter_token: &this.inter_token,
+                end_to_end: &this.end_to_end,
+            };
+            names.register(&mut others, model, &times, served);
+        }
+        Metrics { registry, others, ..this }
     }
 
     /// Counts a response.
     pub fn count_response(&self, route: &str, status: u16) {
         let labels = [("route", route.to_owned()), ("status", status.to_string())];
         self.responses.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request that waited too long.
+    pub fn count_queue_timeout(&self) {
+        self.queue_timeouts.inc();
+    }
+
+    /// Notes the time from submission to the first step.
+    pub fn queue_time(&self, time: Duration) {
+        self.queue_time.observe(time.as_secs_f64());
     }
 
     /// Notes the time from submission to the first token.
@@ -85,7 +117,9 @@ impl Metrics {
     /// When a figure cannot be written, which would be a fault of the exporter.
     pub fn render(&self) -> Result<String, std::fmt::Error> {
         let mut page = String::new();
-        text::encode(&mut page, &self.registry)?;
+        text::encode_registry(&mut page, &self.registry)?;
+        text::encode_registry(&mut page, &self.others)?;
+        text::encode_eof(&mut page)?;
         Ok(page)
     }
 }
@@ -187,13 +221,14 @@ mod tests {
 
     #[test]
     fn the_page_shows_what_was_counted() {
-        let metrics = Metrics::new(ModelCell::default());
+        let metrics = Metrics::new(ModelCell::default(), Some((MetricsCompat::Vllm, "demo")));
         metrics.count_response("/health", 200);
         metrics.count_response("/health", 200);
         metrics.first_token(Duration::from_millis(20));
         let page = metrics.render().unwrap();
         assert!(page.contains("perilune_http_responses_total{route=\"/health\",status=\"200\"} 2"), "{page}");
         assert!(page.contains("perilune_time_to_first_token_seconds_count 1"), "{page}");
-        assert!(page.ends_with("# EOF\n"), "{page}");
+        assert!(page.contains("vllm:time_to_first_token_seconds_count{model_name=\"demo\"} 1"), "{page}");
+        assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1, "{page}");
     }
 }

@@ -63,7 +63,9 @@ impl ReadyChat {
     ///
     /// # Errors
     /// 404 for another model, 503 where none is served, 400 for everything that is wrong with the request.
-    pub(crate) fn new(app: &App, request: ChatCompletionRequest, names: FieldNames) -> Result<Self, ApiError> {
+    pub(crate) fn new(app: &App, mut request: ChatCompletionRequest, names: FieldNames) -> Result<Self, ApiError> {
+        let profile = app.settings.profile;
+        profile.apply(&mut request.options)?;
         let admission = app.admit(request.model.as_deref())?;
         let text = admission.served.text(names.prompt)?;
         let renderer = renderer(text, names)?;
@@ -72,7 +74,7 @@ impl ReadyChat {
         params.logprobs = request.logprobs;
         let limit = TokenLimit::of(options, None, &admission.served.defaults);
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
-        let (n, stream, cache_salt) = (options.n, request.stream, options.cache_salt.clone());
+        let (n, stream, cache_salt) = (options.n, profile.stream(request.stream), options.cache_salt.clone());
         let start = match request.thinking {
             ThinkingOptions::On(_) if renderer.format() == ChatFormat::Xtml => OutputStart::Reasoning,
             _ => OutputStart::Content,

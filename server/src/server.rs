@@ -13,8 +13,10 @@ use crate::app::{App, Served, Settings, SharedApp};
 use crate::drain::{CLOSING, Order, Shutdown};
 use crate::error::ServerError;
 use crate::http::router;
+use crate::journal::Peer;
 use crate::lifecycle::Phase;
 use crate::tls::{TlsFiles, TlsListener};
+use crate::watchdog;
 
 /// The longest that a server waits for its engine to write what is stored.
 const SAVING: Duration = Duration::from_secs(6);
@@ -38,7 +40,7 @@ impl Server {
         let listener = TcpListener::bind(addr).await.map_err(io)?;
         let addr = listener.local_addr().map_err(io)?;
         let tls = settings.tls.clone().map(|files| files.load().map(|config| (files, config))).transpose()?;
-        Ok(Server { tls, app: Arc::new(App::new(settings)), listener, addr, shutdown: Shutdown::default() })
+        Ok(Server { tls, app: Arc::new(App::new(settings)?), listener, addr, shutdown: Shutdown::default() })
     }
 
     /// Where it listens.
@@ -70,7 +72,7 @@ impl Server {
             // A dropped sender means the same as a message: close.
             let _ = closed.await;
         };
-        let routes = router(app.clone());
+        let routes = router(app.clone()).into_make_service_with_connect_info::<Peer>();
         let http = match tls {
             None => tokio::spawn(axum::serve(listener, routes).with_graceful_shutdown(closed).into_future()),
             Some((files, config)) => {
@@ -88,6 +90,9 @@ impl Server {
             _ = tokio::time::timeout(CLOSING, http) => {}
             () = shutdown.wait(Order::Now) => {}
         }
+        let journal = tokio::task::spawn_blocking(move || app.journal.flush(CLOSING));
+        // A journal that cannot be written to its end is left behind.
+        let _ = journal.await;
         outcome
     }
 }
@@ -108,6 +113,7 @@ where
     let engine = served.engine.clone();
     app.publish(served);
     tokio::select! {
+        never = watchdog::watch(app.clone()) => match never {},
         reason = stopped(&engine) => {
             app.lifecycle.fail(format!("the engine has stopped: {reason}"));
             // Streams in flight end by themselves: the engine tells each of them.

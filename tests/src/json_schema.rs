@@ -2,11 +2,11 @@
 //! independent one in `tests/schemas`.
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Longest chain of references.
 const MAX_STEPS: usize = 64;
-const ANNOTATIONS: &[&str] = &["$defs", "$id", "default", "description", "title"];
+const ANNOTATIONS: &[&str] = &["$defs", "$id", "components", "default", "description", "format", "title"];
 
 /// Whether `schema` allows `value`.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
@@ -34,6 +34,11 @@ fn allows((root, schema): (&Value, &Value), value: &Value, steps: usize) -> bool
             rule.as_array().map_or_else(|| is_of(value, rule), |types| types.iter().any(|kind| is_of(value, kind)))
         }
         "enum" => rule.as_array().unwrap().contains(value),
+        "const" => rule == value,
+        "oneOf" => rule.as_array().unwrap().iter().filter(|schema| sub(schema, value)).count() == 1,
+        "prefixItems" => value
+            .as_array()
+            .is_none_or(|items| items.iter().zip(rule.as_array().unwrap()).all(|(item, schema)| sub(schema, item))),
         "anyOf" => rule.as_array().unwrap().iter().any(|schema| sub(schema, value)),
         "$ref" => {
             let pointer = rule.as_str().and_then(|target| target.strip_prefix('#')).unwrap();
@@ -46,7 +51,10 @@ fn allows((root, schema): (&Value, &Value), value: &Value, steps: usize) -> bool
         "minItems" => count(rule, |n, limit| n >= limit),
         "maxItems" => count(rule, |n, limit| n <= limit),
         "pattern" => value.as_str().is_none_or(|text| Regex::new(rule.as_str().unwrap()).unwrap().is_match(text)),
-        "items" => value.as_array().is_none_or(|items| items.iter().all(|item| sub(rule, item))),
+        "items" => value.as_array().is_none_or(|items| {
+            let before = map.get("prefixItems").and_then(Value::as_array).map_or(0, Vec::len);
+            items.iter().skip(before).all(|item| sub(rule, item))
+        }),
         "required" => value.as_object().is_none_or(|object| {
             rule.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))
         }),
@@ -57,11 +65,24 @@ fn allows((root, schema): (&Value, &Value), value: &Value, steps: usize) -> bool
                 .all(|(name, schema)| object.get(name).is_none_or(|value| sub(schema, value)))
         }),
         "additionalProperties" => value.as_object().is_none_or(|object| {
-            let declared = |name: &String| map.get("properties").is_some_and(|known| known.get(name).is_some());
+            let named = |name: &str| map.get("properties").is_some_and(|known| known.get(name).is_some());
+            let declared = |name: &str| named(name) || patterns(map).any(|(pattern, _)| pattern.is_match(name));
             object.iter().all(|(name, value)| declared(name) || sub(rule, value))
+        }),
+        "patternProperties" => value.as_object().is_none_or(|object| {
+            let fits = |name: &str, value: &Value| {
+                patterns(map).all(|(pattern, schema)| !pattern.is_match(name) || sub(schema, value))
+            };
+            object.iter().all(|(name, value)| fits(name, value))
         }),
         other => ANNOTATIONS.contains(&other) || panic!("`{other}` is not known here"),
     })
+}
+
+/// Patterns of names, and what values of such names must be.
+fn patterns(schema: &Map<String, Value>) -> impl Iterator<Item = (Regex, &Value)> {
+    let patterns = schema.get("patternProperties").and_then(Value::as_object);
+    patterns.into_iter().flatten().map(|(pattern, schema)| (Regex::new(pattern).unwrap(), schema))
 }
 
 fn is_of(value: &Value, kind: &Value) -> bool {

@@ -407,6 +407,24 @@ fn a_stall_can_be_seen() {
 }
 
 #[test]
+fn a_stream_says_when_its_request_left_the_queue() {
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..config() });
+    let [mut first, mut second, mut third] = [1, 2, 3].map(|id| engine.submit(request(&[id], 1)).unwrap());
+    gate.arrival();
+    let began = first.started_at().expect("its step has begun");
+    assert_eq!((second.started_at(), third.started_at()), (None, None));
+    gate.pass();
+    gate.arrival();
+    assert!(second.started_at().unwrap() >= began);
+    assert_eq!((first.started_at(), third.started_at()), (Some(began), None), "it stays what it was");
+    engine.abort_all();
+    drop(gate);
+    while third.blocking_next().is_some() {}
+    assert!(third.started_at().is_some(), "one that ends without a step has left it, too");
+    assert_clean(&engine);
+}
+
+#[test]
 fn a_grammar_that_cannot_go_on_ends_its_own_request_alone() {
     let engine = hash_engine(config());
     let bound = |fails_after| {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perilune_cache::{CacheKey, CacheManager};
 use perilune_sampling::SeedSource;
@@ -14,6 +14,7 @@ use perilune_scheduler::{
 };
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 
 use crate::constraints::Constraints;
 use crate::disk_desk::{DiskDesk, OpenDesk};
@@ -61,10 +62,10 @@ pub(crate) struct DeviceThread<R> {
     pub(crate) kept: Vec<usize>,
 }
 
-/// A caller, and whether its request still counts as queued.
+/// A caller, and who is told when its request leaves the queue, until it has.
 struct Stream {
     events: UnboundedSender<TokenEvent>,
-    queued: bool,
+    queued: Option<oneshot::Sender<Instant>>,
 }
 
 /// Whether the thread is to end.
@@ -179,10 +180,10 @@ impl<R: StepRunner> DeviceThread<R> {
     }
 
     pub(crate) fn accept(&mut self, submission: Submission) {
-        let Submission { id, request, events } = submission;
+        let Submission { id, request, events, started } = submission;
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
-        self.streams.insert(id, Stream { events, queued: true });
+        self.streams.insert(id, Stream { events, queued: Some(started) });
         let GenerateRequest { prompt, params, cache_salt, checkpoint_hints, grammar } = request;
         if let Some(grammar) = grammar {
             self.constraints.add(id, grammar);
@@ -288,10 +289,10 @@ impl<R: StepRunner> DeviceThread<R> {
 
     /// The request has had its first step, or ended without one.
     fn leave_queue(&mut self, id: SeqId) {
-        if let Some(stream) = self.streams.get_mut(&id)
-            && std::mem::replace(&mut stream.queued, false)
-        {
+        if let Some(started) = self.streams.get_mut(&id).and_then(|stream| stream.queued.take()) {
             self.shared.queued.fetch_sub(1, Ordering::AcqRel);
+            // Whoever asked may be gone, or never ask.
+            let _ = started.send(Instant::now());
         }
     }
 
@@ -322,7 +323,7 @@ impl<R: StepRunner> DeviceThread<R> {
     /// The numbers before and after a step, or while idle.
     fn publish(&mut self) {
         let usage = self.cache.usage();
-        let queued = self.streams.values().filter(|stream| stream.queued).count();
+        let queued = self.streams.values().filter(|stream| stream.queued.is_some()).count();
         let never_ran = queued.saturating_sub(self.num_held());
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.running = self.scheduler.num_running();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use perilune_cache::CacheReport;
 use perilune_sampling::{Limits, SamplingParams, SharedGrammar};
@@ -11,7 +12,6 @@ use perilune_tensor::TokenId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::stats::Monitor;
-use crate::stream::Ended;
 use crate::{DiskTier, EngineConfig, EngineError, EngineStats, StepRunner, SubmitError, TokenEvent, TokenStream};
 
 /// One generation to perform.
@@ -78,6 +78,8 @@ pub(crate) struct Submission {
     pub(crate) id: SeqId,
     pub(crate) request: GenerateRequest,
     pub(crate) events: mpsc::UnboundedSender<TokenEvent>,
+    /// Told when it leaves the queue.
+    pub(crate) started: oneshot::Sender<Instant>,
 }
 
 /// What handles and the device thread share.
@@ -167,18 +169,19 @@ impl EngineHandle {
         self.check(&request)?;
         self.reserve_place()?;
         let (events, receiver) = mpsc::unbounded_channel();
+        let (started, start) = oneshot::channel();
         self.shared.lock_monitor().begin_work();
         let mut next_id = self.shared.next_id.lock().unwrap_or_else(PoisonError::into_inner);
         let id = SeqId(*next_id);
         *next_id += 1;
-        let sent = self.commands.send(Command::Submit(Box::new(Submission { id, request, events })));
+        let sent = self.commands.send(Command::Submit(Box::new(Submission { id, request, events, started })));
         drop(next_id);
         if sent.is_err() {
             self.shared.queued.fetch_sub(1, Ordering::AcqRel);
             self.check_open()?;
             return Err(SubmitError::Dead { reason: "its thread is gone".into() });
         }
-        Ok(TokenStream { id, events: receiver, commands: self.commands.clone(), ended: Ended::No })
+        Ok(TokenStream::new(id, (receiver, start), self.commands.clone()))
     }
 
     /// Checks a request as [`EngineHandle::submit`] would, without queueing it.

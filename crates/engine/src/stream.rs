@@ -1,9 +1,11 @@
 //! The events of one request, on their way to its caller.
 
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use perilune_scheduler::SeqId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 
 use crate::TokenEvent;
 use crate::handle::Command;
@@ -13,20 +15,62 @@ use crate::handle::Command;
 /// Events wait here until they are read; there are never more of them than `max_tokens` and two.
 #[derive(Debug)]
 pub struct TokenStream {
-    pub(crate) id: SeqId,
-    pub(crate) events: UnboundedReceiver<TokenEvent>,
-    pub(crate) commands: UnboundedSender<Command>,
-    pub(crate) ended: Ended,
+    id: SeqId,
+    events: UnboundedReceiver<TokenEvent>,
+    commands: UnboundedSender<Command>,
+    start: Start,
+    ended: Ended,
+}
+
+/// When the request left the queue.
+#[derive(Debug)]
+enum Start {
+    /// Not known to have.
+    Ahead(oneshot::Receiver<Instant>),
+    /// Then.
+    At(Instant),
+    /// The engine went away before.
+    Never,
 }
 
 /// Whether the last event was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+enum Ended {
     No,
     Yes,
 }
 
 impl TokenStream {
+    pub(crate) fn new(
+        id: SeqId,
+        (events, start): (UnboundedReceiver<TokenEvent>, oneshot::Receiver<Instant>),
+        commands: UnboundedSender<Command>,
+    ) -> Self {
+        TokenStream { id, events, commands, start: Start::Ahead(start), ended: Ended::No }
+    }
+
+    /// Waits until the request has its first step, or has ended without one; when that was. `None` from an engine that is
+    /// gone. No event is taken.
+    pub async fn started(&mut self) -> Option<Instant> {
+        if let Start::Ahead(start) = &mut self.start {
+            self.start = start.await.map_or(Start::Never, Start::At);
+        }
+        self.started_at()
+    }
+
+    /// What [`TokenStream::started`] would return, if it would do so at once.
+    pub fn started_at(&mut self) -> Option<Instant> {
+        if let Start::Ahead(start) = &mut self.start
+            && let Ok(at) = start.try_recv()
+        {
+            self.start = Start::At(at);
+        }
+        match self.start {
+            Start::At(at) => Some(at),
+            Start::Ahead(_) | Start::Never => None,
+        }
+    }
+
     /// The request's number, in order of submission.
     pub fn id(&self) -> u64 {
         self.id.0

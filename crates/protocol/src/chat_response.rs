@@ -1,11 +1,12 @@
 //! What `POST /v1/chat/completions` answers: one body, or chunks of a stream.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{ChatLogprobs, PromptLogprobs, Usage};
 
 /// A whole answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatCompletion {
     /// `chatcmpl-…`.
     pub id: String,
@@ -28,7 +29,7 @@ pub struct ChatCompletion {
 }
 
 /// One choice of a whole answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatChoice {
     /// Its number, from 0.
     pub index: usize,
@@ -46,7 +47,7 @@ pub struct ChatChoice {
 }
 
 /// The message of a choice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: &'static str,
@@ -61,7 +62,7 @@ pub struct AssistantMessage {
 }
 
 /// A complete tool call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ToolCall {
     /// Its id, unique in the answer.
     pub id: String,
@@ -73,7 +74,7 @@ pub struct ToolCall {
 }
 
 /// The function of a tool call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FunctionCall {
     /// The tool's name.
     pub name: String,
@@ -82,7 +83,7 @@ pub struct FunctionCall {
 }
 
 /// One chunk of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatChunk {
     /// The same in every chunk.
     pub id: String,
@@ -106,7 +107,7 @@ pub struct ChatChunk {
 }
 
 /// What a chunk adds to a choice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatChunkChoice {
     /// The choice's number.
     pub index: usize,
@@ -125,7 +126,7 @@ pub struct ChatChunkChoice {
 }
 
 /// Additions to a message.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct ChatDelta {
     /// `assistant`, in the first chunk of a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +143,7 @@ pub struct ChatDelta {
 }
 
 /// An addition to a tool call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ToolCallDelta {
     /// The call's number within the message, from 0.
     pub index: usize,
@@ -157,7 +158,7 @@ pub struct ToolCallDelta {
 }
 
 /// An addition to a tool call's function.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FunctionDelta {
     /// The whole name, in the call's first delta.
     #[serde(skip_serializing_if = "Option::is_none")]

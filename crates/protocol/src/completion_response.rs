@@ -1,11 +1,12 @@
 //! What `POST /v1/completions` answers; one shape serves the whole body and the chunks of a stream.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{CompletionLogprobs, PromptLogprobs, Usage};
 
 /// A whole answer, or one chunk.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Completion {
     /// `cmpl-…`, the same in every chunk.
     pub id: String,
@@ -23,7 +24,7 @@ pub struct Completion {
 }
 
 /// A choice, or what a chunk adds to it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CompletionChoice {
     /// Its number: prompt number times `n` plus the number within the prompt.
     pub index: usize,

@@ -1,5 +1,6 @@
 //! What can be wrong with a request's JSON, and the error body clients receive.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A request body that cannot be accepted. Every case is the client's to mend: HTTP 400.
@@ -17,6 +18,8 @@ pub enum ProtocolError {
     /// The text is not JSON, nests too deeply, or repeats a key.
     #[error("the body is not acceptable JSON: {reason}")]
     Json {
+        /// The field at fault, where it is one field.
+        field: Option<String>,
         /// Where and why.
         reason: String,
     },
@@ -45,13 +48,14 @@ impl ProtocolError {
     pub fn param(&self) -> Option<&str> {
         match self {
             ProtocolError::Missing { field, .. } | ProtocolError::Invalid { field, .. } => Some(field),
+            ProtocolError::Json { field, .. } => field.as_deref(),
             _ => None,
         }
     }
 }
 
 /// The class of an error, as clients switch on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The request is wrong.
@@ -67,14 +71,14 @@ pub enum ErrorKind {
 }
 
 /// `{"error": {...}}`, the body of every refusal and of an error inside a stream.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorDetail,
 }
 
 /// The fields inside `error`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ErrorDetail {
     /// A sentence for people: field, value, rule.
     pub message: String,

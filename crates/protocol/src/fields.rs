@@ -34,11 +34,13 @@ impl Fields {
 
     /// Takes a value out; `null` is nothing, and stays.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        self.note(key);
         if self.is_null(key) { None } else { self.map.remove(key) }
     }
 
     /// Whether a key is there, `null` included.
     pub(crate) fn contains(&self, key: &str) -> bool {
+        self.note(key);
         self.map.contains_key(key)
     }
 
@@ -53,6 +55,12 @@ impl Fields {
             return self.refuse(key, &Value::Null, rule);
         }
         ProtocolError::Missing { field: self.path(key), rule: rule.to_owned() }
+    }
+
+    /// For tests that compare what is asked for with what is documented.
+    fn note(&self, _key: &str) {
+        #[cfg(test)]
+        asked::note(&self.path, _key);
     }
 
     fn is_null(&self, key: &str) -> bool {
@@ -162,6 +170,28 @@ fn excerpt(value: &Value) -> String {
         Value::Object(map) if map.is_empty() => "{}".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         other => other.to_string(),
+    }
+}
+
+/// Which fields parsers asked for.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static ASKED: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    /// A field, with the path of its object.
+    pub(super) fn note(path: &str, key: &str) {
+        let field = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        ASKED.with_borrow_mut(|asked| asked.insert(field));
+    }
+
+    /// The fields that this thread asked for since the last call.
+    pub(crate) fn take() -> BTreeSet<String> {
+        ASKED.take()
     }
 }
 

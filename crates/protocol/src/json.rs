@@ -3,6 +3,7 @@
 //! `serde_json` refuses `NaN`, numbers beyond f64 and more than 128 levels by itself; a repeated key it would accept
 //! silently, so that two readers of one body may disagree on what it says. This parser refuses it.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -22,16 +23,36 @@ pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ProtocolError> {
     let text = std::str::from_utf8(body).map_err(|e| ProtocolError::NotUtf8 { offset: e.valid_up_to() })?;
     match parse_value(text)? {
         Value::Object(map) => Ok(map),
-        other => Err(ProtocolError::Json { reason: format!("it must be an object, not {}", kind_of(&other)) }),
+        other => {
+            Err(ProtocolError::Json { field: None, reason: format!("it must be an object, not {}", kind_of(&other)) })
+        }
     }
 }
 
 fn parse_value(text: &str) -> Result<Value, ProtocolError> {
-    let reason = |e: serde_json::Error| ProtocolError::Json { reason: e.to_string() };
+    let trail = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Guarded { place: Place::Outermost }.deserialize(&mut deserializer).map_err(reason)?;
-    deserializer.end().map_err(reason)?;
-    Ok(value)
+    let value = Guarded { trail: &trail }.deserialize(&mut deserializer);
+    let value = value.and_then(|value| deserializer.end().map(|()| value));
+    // A body that was cut off is the fault of no field.
+    value.map_err(|error| {
+        let field = if error.is_eof() { None } else { path(trail.take()) };
+        let reason = field.as_ref().map_or_else(|| error.to_string(), |field| format!("in `{field}`: {error}"));
+        ProtocolError::Json { field, reason }
+    })
+}
+
+/// The path of a value, from its steps, the innermost first.
+fn path(steps: Vec<Step>) -> Option<String> {
+    let mut path = String::new();
+    for step in steps.into_iter().rev() {
+        match step {
+            Step::Item(index) => path.push_str(&format!("[{index}]")),
+            Step::Field(key) if path.is_empty() => path = key,
+            Step::Field(key) => path = format!("{path}.{key}"),
+        }
+    }
+    (!path.is_empty()).then_some(path)
 }
 
 /// The kind of a value, with its article.
@@ -46,25 +67,26 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Reads one value.
+/// A step towards a value.
+enum Step {
+    Field(String),
+    Item(usize),
+}
+
+/// Reads one value; where it is at fault, notes the way to it.
 #[derive(Clone, Copy)]
-struct Guarded {
-    place: Place,
+struct Guarded<'t> {
+    trail: &'t RefCell<Vec<Step>>,
 }
 
-/// Where a value stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It is the whole text.
-    Outermost,
-    /// It is inside another.
-    Inside,
+impl Guarded<'_> {
+    /// Notes one more step of the way out.
+    fn blame<T, E>(self, read: Result<T, E>, step: impl FnOnce() -> Step) -> Result<T, E> {
+        read.inspect_err(|_| self.trail.borrow_mut().push(step()))
+    }
 }
 
-/// How values inside others are read.
-const INSIDE: Guarded = Guarded { place: Place::Inside };
-
-impl<'de> DeserializeSeed<'de> for Guarded {
+impl<'de> DeserializeSeed<'de> for Guarded<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -72,7 +94,7 @@ impl<'de> DeserializeSeed<'de> for Guarded {
     }
 }
 
-impl<'de> Visitor<'de> for Guarded {
+impl<'de> Visitor<'de> for Guarded<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +131,7 @@ impl<'de> Visitor<'de> for Guarded {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(INSIDE)? {
+        while let Some(item) = self.blame(items.next_element_seed(self), || Step::Item(array.len()))? {
             array.push(item);
         }
         Ok(Value::Array(array))
@@ -118,11 +140,7 @@ impl<'de> Visitor<'de> for Guarded {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let value = entries.next_value_seed(INSIDE).map_err(|error| match self.place {
-                // The parser puts the line and column behind the message, whatever it is.
-                Place::Outermost => A::Error::custom(format_args!("in `{}`: {error}", shortened(&key))),
-                Place::Inside => error,
-            })?;
+            let value = self.blame(entries.next_value_seed(self), || Step::Field(shortened(&key)))?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("key {key:?} occurs twice in one object")));
             }
@@ -183,6 +201,22 @@ mod tests {
         assert!(lone.contains("in `prompt`: ") && lone.contains("surrogate"), "{lone}");
         assert_eq!(lone.matches("line 1 column").count(), 1, "{lone}");
         let nested = reason(br#"{"messages": [{"content": "\udc00"}]}"#);
-        assert!(nested.contains("in `messages`: ") && !nested.contains("in `content`"), "{nested}");
+        assert!(nested.contains("in `messages[0].content`: "), "{nested}");
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_the_fault_of_its_field() {
+        for number in ["1e999", "-1e400", "NaN", "Infinity", "1.", ".5", "+1"] {
+            for (body, field) in [
+                (format!("{{\"n\": 1, \"temperature\": {number}}}"), "temperature"),
+                (format!("{{\"stop_token_ids\": [1, {number}]}}"), "stop_token_ids[1]"),
+                (format!("{{\"logit_bias\": {{\"7\": {number}}}, \"n\": 1}}"), "logit_bias.7"),
+            ] {
+                let error = parse_object(body.as_bytes()).unwrap_err();
+                assert_eq!(error.param(), Some(field), "{body}: {error}");
+                assert!(error.to_string().contains(&format!("in `{field}`: ")), "{error}");
+            }
+        }
+        assert_eq!(parse_object(br#"{"a": [1, "#).unwrap_err().param(), None);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Every value passes through [`floored`], since JSON has no NaN and no infinity.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -14,14 +15,14 @@ pub fn floored(logprob: f32) -> f32 {
 }
 
 /// `choices[].logprobs` of chat.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct ChatLogprobs {
     /// One entry per generated token, in order.
     pub content: Vec<TokenLogprob>,
 }
 
 /// A generated token.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TokenLogprob {
     /// Its text; bytes that are no characters by themselves show as U+FFFD.
     pub token: String,
@@ -34,7 +35,7 @@ pub struct TokenLogprob {
 }
 
 /// A token that might have come.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TopLogprob {
     /// Its text.
     pub token: String,
@@ -45,7 +46,7 @@ pub struct TopLogprob {
 }
 
 /// `choices[].logprobs` of text completions: parallel lists.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct CompletionLogprobs {
     /// Texts of the tokens.
     pub tokens: Vec<String>,
@@ -71,7 +72,7 @@ impl CompletionLogprobs {
 pub type PromptLogprobs = Vec<Option<Map<String, Value>>>;
 
 /// What is known of one token at a prompt position.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PromptLogprob {
     /// Natural logarithm of its probability.
     pub logprob: f64,

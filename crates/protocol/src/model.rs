@@ -1,9 +1,10 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// One model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelCard {
     /// Its name in requests.
     pub id: String,
@@ -20,7 +21,7 @@ pub struct ModelCard {
 }
 
 /// The models served.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,

@@ -1,12 +1,13 @@
 //! What `POST /v1/responses` answers: one response, or the events of a stream.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{ErrorDetail, ResponsesEcho, TokenLogprob, Usage};
 
 /// Where a response or an item stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
     /// More follows.

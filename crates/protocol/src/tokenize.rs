@@ -1,5 +1,6 @@
 //! `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::chat::read_prompt_parts;
@@ -46,7 +47,7 @@ impl TokenizeRequest {
 }
 
 /// The answer of `POST /tokenize`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TokenizeResponse {
     /// Number of tokens.
     pub count: usize,
@@ -81,7 +82,7 @@ impl DetokenizeRequest {
 }
 
 /// The answer of `POST /detokenize`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DetokenizeResponse {
     /// The text.
     pub prompt: String,

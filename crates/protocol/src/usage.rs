@@ -1,9 +1,10 @@
 //! Token counts of one request.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// `usage`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Usage {
     /// Tokens of the prompt, counted once whatever `n`.
     pub prompt_tokens: usize,
@@ -18,14 +19,14 @@ pub struct Usage {
 }
 
 /// Parts of the prompt tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct PromptTokensDetails {
     /// Tokens whose state was reused rather than computed.
     pub cached_tokens: usize,
 }
 
 /// Parts of the completion tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct CompletionTokensDetails {
     /// Tokens spent thinking.
     pub reasoning_tokens: usize,

@@ -43,7 +43,8 @@ impl Answer for TextAnswer {
     type Events = ChunkEvents<CompletionChunks>;
 
     fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
-        let request = CompletionRequest::parse(body)?;
+        let mut request = CompletionRequest::parse(body)?;
+        app.settings.profile.apply(&mut request.options)?;
         let admission = app.admit(request.model.as_deref())?;
         let served = &admission.served;
         let options = &request.options;
@@ -77,7 +78,7 @@ impl Answer for TextAnswer {
         };
         let prompt = |prompt: &PromptText| PreparedPrompt { tokens: prompt.ids.clone(), turn_ends: Vec::new() };
         let prompts = reply.prompts.iter().map(prompt).collect();
-        let (n, stream) = (reply.n, request.stream);
+        let (n, stream) = (reply.n, app.settings.profile.stream(request.stream));
         let answer = TextAnswer { reply, specials, stops };
         Ok(Prepared { admission, prompts, cache_salt, grammar, rid: None, n, params, limit, stream, answer })
     }

@@ -1,6 +1,9 @@
 //! What the routes that generate share: a prepared request becomes one engine request per choice, all or none, and the
 //! choices become the answer, whole or streamed.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -13,7 +16,8 @@ use serde::Serialize;
 use crate::aborts::AbortSignal;
 use crate::app::{Admission, SharedApp};
 use crate::error::ApiError;
-use crate::generation::{Generation, Piece, collect};
+use crate::generation::{Choice, Generation, Piece, await_turns, collect};
+use crate::journal::{OpenTurn, RequestRecord};
 use crate::output_text::OutputText;
 use crate::routes::{off_reactor, read_body, request_id};
 use crate::sampling::for_choice;
@@ -94,6 +98,7 @@ pub(crate) async fn answer<A: Answer>(app: SharedApp, request: Request) -> Respo
 async fn try_answer<A: Answer>(app: SharedApp, request: Request) -> Result<Response, ApiError> {
     app.serving()?;
     let rid = request_id(&request);
+    let record = request.extensions().get::<Arc<RequestRecord>>().cloned();
     let id = format!("{}-{rid}", A::ID_PREFIX);
     let body = read_body(&app, request).await?;
     let prepared = off_reactor({
@@ -101,7 +106,12 @@ async fn try_answer<A: Answer>(app: SharedApp, request: Request) -> Result<Respo
         move || A::prepare(&app, id, &body)
     })
     .await?;
-    let choices = prepared.submit(&app, &app.aborts.signal(prepared.rid.as_ref().unwrap_or(&rid)))?;
+    let mut choices = prepared.submit(&Submission {
+        abort: app.aborts.signal(prepared.rid.as_ref().unwrap_or(&rid)),
+        app: app.clone(),
+        record,
+    })?;
+    await_turns(&mut choices, &app).await?;
     let Prepared { answer, admission, stream, .. } = prepared;
     match stream {
         StreamMode::Whole => {
@@ -117,12 +127,20 @@ async fn try_answer<A: Answer>(app: SharedApp, request: Request) -> Result<Respo
     }
 }
 
+/// What the choices of a request share.
+struct Submission {
+    app: SharedApp,
+    abort: AbortSignal,
+    /// What is noted of them; `None` for nothing.
+    record: Option<Arc<RequestRecord>>,
+}
+
 impl<A: Answer> Prepared<A> {
     /// Hands every choice of every prompt to the engine; if one is refused, those before it are dropped with it.
-    fn submit(&self, app: &SharedApp, abort: &AbortSignal) -> Result<Vec<Generation>, ApiError> {
+    fn submit(&self, shared: &Submission) -> Result<Vec<Generation>, ApiError> {
         self.check_count()?;
         let choices = self.prompts.iter().flat_map(|prompt| (0..self.n).map(move |index| (prompt, index)));
-        choices.map(|(prompt, index)| self.submit_choice((app, abort), prompt, index)).collect()
+        choices.map(|(prompt, index)| self.submit_choice(shared, prompt, index)).collect()
     }
 
     /// A request that no queue could ever take is wrong, not early.
@@ -141,7 +159,7 @@ impl<A: Answer> Prepared<A> {
 
     fn submit_choice(
         &self,
-        (app, abort): (&SharedApp, &AbortSignal),
+        Submission { app, abort, record }: &Submission,
         prompt: &PreparedPrompt,
         index: usize,
     ) -> Result<Generation, ApiError> {
@@ -156,6 +174,7 @@ impl<A: Answer> Prepared<A> {
         if !self.answer.scores_prompt(index) {
             params.prompt_logprobs = None;
         }
+        let submitted = Instant::now();
         let stream = engine.submit(GenerateRequest {
             cache_salt: self.cache_salt.clone(),
             checkpoint_hints: prompt.turn_ends.clone(),
@@ -164,6 +183,12 @@ impl<A: Answer> Prepared<A> {
         });
         let asked = (self.limit, A::PROMPT_FIELD);
         let stream = stream.map_err(|error| ApiError::from_submit(&error, asked, app.settings.overload))?;
-        Ok(Generation::new(app.clone(), stream, (text, abort.clone()), self.params.stop_token_ids.clone()))
+        let choice = Choice {
+            text,
+            abort: abort.clone(),
+            client_stops: self.params.stop_token_ids.clone(),
+            noted: OpenTurn::begin(record.clone(), submitted, prompt.tokens.len()),
+        };
+        Ok(Generation::new(app.clone(), stream, choice))
     }
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use perilune_protocol::{Health, Readiness, Version};
 
 use crate::app::SharedApp;
 use crate::error::ApiError;
@@ -14,9 +14,10 @@ use crate::lifecycle::Phase;
 pub async fn health(State(app): State<SharedApp>) -> Response {
     match app.lifecycle.phase() {
         Phase::Failed(reason) => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "failed", "reason": reason}))).into_response()
+            let health = Health { status: "failed", reason: Some(reason) };
+            (StatusCode::SERVICE_UNAVAILABLE, Json(health)).into_response()
         }
-        _ => Json(json!({"status": "ok"})).into_response(),
+        _ => Json(Health { status: "ok", reason: None }).into_response(),
     }
 }
 
@@ -24,17 +25,17 @@ pub async fn health(State(app): State<SharedApp>) -> Response {
 pub async fn ready(State(app): State<SharedApp>) -> Response {
     let status = match app.lifecycle.phase() {
         Phase::Ready if app.is_stalled() => "stalled",
-        Phase::Ready => return Json(json!({"status": "ready"})).into_response(),
+        Phase::Ready => return Json(Readiness { status: "ready" }).into_response(),
         Phase::Loading => "loading",
         Phase::Draining | Phase::Cut => "draining",
         Phase::Failed(_) => "failed",
     };
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": status}))).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status })).into_response()
 }
 
 /// `GET /version`.
-pub async fn version() -> Response {
-    Json(json!({"name": "perilune", "version": env!("CARGO_PKG_VERSION")})).into_response()
+pub async fn version() -> Json<Version> {
+    Json(Version { name: "perilune", version: env!("CARGO_PKG_VERSION") })
 }
 
 /// `GET /metrics`, in the OpenMetrics text format.

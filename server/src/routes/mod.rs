@@ -5,6 +5,7 @@ pub mod cache;
 pub mod chat;
 pub mod completions;
 mod content_type;
+pub mod docs;
 pub(crate) mod generate;
 pub mod health;
 pub mod messages;

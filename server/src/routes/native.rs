@@ -37,7 +37,8 @@ impl Answer for NativeAnswer {
     type Events = ChunkEvents<NativeChunks>;
 
     fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
-        let request = NativeRequest::parse(body)?;
+        let mut request = NativeRequest::parse(body)?;
+        app.settings.profile.apply(&mut request.options)?;
         let admission = app.admit(None)?;
         let served = &admission.served;
         let options = &request.options;
