@@ -19,7 +19,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
 pub use choices::{
-    ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype,
+    ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype, Vocabulary,
 };
 pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]
@@ -379,6 +379,9 @@ pub struct ConvertArgs {
     /// What matrices are written as; experts that are packed stay so.
     #[arg(long, value_enum, default_value_t = MatrixFormat::F16)]
     pub matrices: MatrixFormat,
+    /// What the file says of tokens.
+    #[arg(long, value_enum, default_value_t = Vocabulary::None)]
+    pub vocabulary: Vocabulary,
     /// The checkpoint.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,

@@ -196,6 +196,49 @@ fn a_directory_that_vanishes_is_counted_and_requests_go_on() {
     assert_eq!(usage.disk_used, 0, "nothing is there, and nothing is counted");
 }
 
+/// The device that is always full stands where each record is to be written, then no more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_prefixes_and_no_answers() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), (40, 4));
+    let ask = |which| {
+        let prompt = text(300 + which, 200);
+        assert_eq!(run(&engine, &prompt, 3).0, run(&cold, &prompt, 3).0, "prompt {which}");
+    };
+    let partial = |id: u64| dir.path().join(format!("{id:016x}.partial"));
+    (1..400).for_each(|id| std::os::unix::fs::symlink("/dev/full", partial(id)).unwrap());
+    (0..8).for_each(ask);
+    eventually("a write fails", || {
+        ask(0);
+        engine.stats().prefixes.disk_skips > 0
+    });
+    let usage = engine.stats().usage;
+    assert!(usage.disk_len <= usage.disk_used, "no more than is there may be there: {usage:?}");
+    // Somebody makes room, and says so.
+    (1..400).for_each(|id| drop(std::fs::remove_file(partial(id))));
+    engine.flush_cache();
+    (8..16).for_each(ask);
+    eventually("records are written again", || {
+        ask(0);
+        !records(dir.path()).is_empty()
+    });
+    stop(&engine);
+    let second = self::engine(dir.path(), (40, 4));
+    let longer = [&text(315, 200)[..], &text(9, 2)].concat();
+    let (events, cached) = run(&second, &longer, 4);
+    assert_eq!((events, cached >= 199), (run(&cold, &longer, 4).0, true), "{cached} stored");
+    stop(&second);
+}
+
+/// Waits for what another thread does; `condition` may ask for more of it.
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+    }
+}
+
 #[test]
 fn many_that_want_the_same_and_callers_that_leave() {
     let (cold, dir) = (cold(), tempfile::tempdir().unwrap());

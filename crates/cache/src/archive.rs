@@ -9,7 +9,7 @@ use perilune_tensor::TokenId;
 use crate::disk::{DiskConfig, DiskIndex, NoRoom, Wanted};
 use crate::tree::{CheckpointId, NodeId, Stored};
 use crate::value::Value;
-use crate::{ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind};
+use crate::{ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind, WriteFault};
 
 /// What is to be read from disk before a sequence starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +46,13 @@ impl CacheManager {
         }
     }
 
-    /// A record could not be written.
-    pub fn record_not_written(&mut self, id: RecordId) {
-        if self.disk.as_mut().is_some_and(|disk| disk.lose(id)) {
-            self.stats.disk_skips += 1;
+    /// A record could not be written. Where the disk is full, what is there now is all that may be there until the next
+    /// flush, so that what is worth more takes the place of what is worth less.
+    pub fn record_not_written(&mut self, id: RecordId, fault: WriteFault) {
+        let Some(disk) = &mut self.disk else { return };
+        self.stats.disk_skips += u64::from(disk.lose(id));
+        if fault == WriteFault::Full {
+            disk.limit_to_used();
         }
     }
 

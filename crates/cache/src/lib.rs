@@ -34,7 +34,7 @@ pub use host::HostId;
 pub use key::CacheKey;
 pub use manager::{CacheConfig, CacheManager, Match, Opened, Prefixes};
 pub use op::CacheOp;
-pub use record::{Record, RecordId, RecordKind};
+pub use record::{Record, RecordId, RecordKind, WriteFault};
 pub use report::{CacheReport, PrefixReport, StateReport, Tier};
 pub use sequence::SequenceCache;
 pub use stats::{CacheStats, CacheUsage};

@@ -171,7 +171,7 @@ impl CacheManager {
             host_used: self.host.used(),
             host_len: self.host.budget(),
             disk_used: self.disk.as_ref().map_or(0, DiskIndex::used),
-            disk_len: self.disk.as_ref().map_or(0, |disk| disk.config.len),
+            disk_len: self.disk.as_ref().map_or(0, DiskIndex::limit),
             disk_states: self.disk.as_ref().map_or(0, DiskIndex::num_states),
             nodes: self.tree.num_nodes(),
             checkpoints: self.tree.num_checkpoints(),

@@ -112,10 +112,7 @@ impl<R: StepRunner> DeviceThread<R> {
             tracing::warn!(requests = late.len(), "the disk is slow: prefixes on it are computed again");
             self.release_held(|id| late.contains(&id));
         }
-        let removed = self.cache.take_removed_records();
-        if let (Some(desk), false) = (&self.disk, removed.is_empty()) {
-            desk.thread.send(DiskJob::Remove(removed));
-        }
+        self.send_removals();
         if self.scheduler.is_idle() && self.num_held() > 0 {
             std::thread::sleep(NAP);
         }
@@ -128,9 +125,9 @@ impl<R: StepRunner> DeviceThread<R> {
                 desk.writing -= 1;
                 self.cache.record_written(record);
             }
-            DiskEvent::NotWritten(record) => {
+            DiskEvent::NotWritten(record, fault) => {
                 desk.writing -= 1;
-                self.cache.record_not_written(record);
+                self.cache.record_not_written(record, fault);
             }
             DiskEvent::Read { ticket, units } => self.take_read(ticket, units),
             DiskEvent::Lost { ticket, record } => {
@@ -158,8 +155,16 @@ impl<R: StepRunner> DeviceThread<R> {
         held.into_iter().for_each(|held| self.scheduler.add(held.request));
     }
 
-    /// Sends what the last step's operations set aside to the disk.
+    fn send_removals(&mut self) {
+        let removed = self.cache.take_removed_records();
+        if let (Some(desk), false) = (&self.disk, removed.is_empty()) {
+            desk.thread.send(DiskJob::Remove(removed));
+        }
+    }
+
+    /// Sends what the last step's operations set aside to the disk, after the removal of what gave way to it.
     pub(crate) fn send_archived(&mut self) {
+        self.send_removals();
         let (Some(desk), Some(host)) = (&mut self.disk, self.runner.host_units()) else { return };
         for (id, unit) in host.take_archived() {
             // One that was removed meanwhile is not wanted any more.

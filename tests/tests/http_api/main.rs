@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests
 
+mod cached_chats;
 mod client;
 mod completions;
 mod disconnects;

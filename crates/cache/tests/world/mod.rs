@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use perilune_cache::{
     ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, DiskConfig, HostId, Place, Prefixes, Record, RecordId,
-    RecordKind, SequenceCache, SlotId, UnitKind,
+    RecordKind, SequenceCache, SlotId, UnitKind, WriteFault,
 };
 use perilune_tensor::TokenId;
 
@@ -106,7 +106,7 @@ impl World {
             return self.cache.record_written(id);
         }
         self.disk.remove(&id);
-        self.cache.record_not_written(id);
+        self.cache.record_not_written(id, WriteFault::Other);
         self.perform();
     }
 
