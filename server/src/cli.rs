@@ -101,7 +101,7 @@ pub struct ModelArgs {
     #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
     pub disable_prefix_cache: bool,
     /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
-    /// it is, 4096 beside a GPU].
+    /// it is, a quarter of what is available beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
     /// Directory for stored prefixes that no longer fit in memory; it outlives the server. Holds prompts in the clear.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, DiskConfig, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
+    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
     GenerateRequest, Identity, Prefixes, SamplingParams, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
@@ -39,7 +39,9 @@ fn cold() -> EngineHandle {
 
 fn tier(dir: &Path, identity: Identity) -> DiskTier {
     let (store, found) = DiskStore::open(dir, identity).unwrap();
-    DiskTier { store, found, config: DiskConfig { len: 100 << 20, queue_len: 100 << 20 } }
+    // Machines that run tests may be slow.
+    let patience = DiskPatience { read: Duration::from_secs(60), save: Duration::from_secs(60) };
+    DiskTier { store, found, config: DiskConfig { len: 100 << 20, queue_len: 100 << 20 }, patience }
 }
 
 fn engine(dir: &Path, units: (usize, usize)) -> EngineHandle {
@@ -237,6 +239,41 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "never: {what}");
     }
+}
+
+/// A pipe that nobody writes to stands where the records were.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_does_not_answer_costs_a_wait_and_nothing_else() {
+    let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
+    let first = engine(dir.path(), (100, 8));
+    let prompt = text(5, 150);
+    run(&first, &prompt, 1);
+    stop(&first);
+    let config = config((100, 8));
+    let patience = DiskPatience { read: Duration::from_millis(300), save: Duration::from_millis(300) };
+    let second = DiskTier { patience, ..tier(dir.path(), ME) };
+    let second = Engine::start_with_disk(MODEL.runner(&config), config, second).unwrap();
+    let files = records(dir.path());
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(file).status().unwrap().success());
+    }
+    let longer = [&prompt[..], &text(6, 3)].concat();
+    let begin = Instant::now();
+    let (events, cached) = run(&second, &longer, 6);
+    assert!(begin.elapsed() >= patience.read, "it was meant to wait");
+    assert_eq!((events, cached), (run(&cold, &longer, 6).0, 0));
+    assert!(run(&second, &longer, 6).1 >= 150, "memory needs no disk");
+    // The disk answers at last, with nothing.
+    let answer = std::fs::File::options().read(true).write(true).open(&files[0]).unwrap();
+    eventually("the read ends", || {
+        run(&second, &text(77, 20), 1);
+        second.stats().prefixes.disk_losses > 0
+    });
+    drop(answer);
+    files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    stop(&second);
 }
 
 #[test]

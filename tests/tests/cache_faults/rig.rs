@@ -2,9 +2,10 @@
 //! that remembers nothing, drafts nothing and computes every prompt whole.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, DiskConfig, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
+    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
     EngineStats, GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent, Usage,
 };
 use perilune_speculate::{NgramDraft, NgramOptions};
@@ -185,8 +186,11 @@ impl Rig {
             None => Engine::start(runner, config).unwrap(),
             Some(dir) => {
                 let (store, found) = DiskStore::open(dir.path(), Identity([3; 32])).unwrap();
-                let config_of_tier = DiskConfig { len: 100 << 20, queue_len: 100 << 20 };
-                Engine::start_with_disk(runner, config, DiskTier { store, found, config: config_of_tier }).unwrap()
+                let sizes = DiskConfig { len: 100 << 20, queue_len: 100 << 20 };
+                // Machines that run tests may be slow.
+                let patience = DiskPatience { read: Duration::from_secs(60), save: Duration::from_secs(60) };
+                let tier = DiskTier { store, found, config: sizes, patience };
+                Engine::start_with_disk(runner, config, tier).unwrap()
             }
         });
     }
