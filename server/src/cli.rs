@@ -19,7 +19,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::backend::BackendKind;
 pub use crate::simulate::TraceKind;
 pub use choices::{
-    ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype, Vocabulary,
+    ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype,
+    Vocabulary,
 };
 pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]

@@ -119,7 +119,8 @@ fn a_server_on_a_full_disk_answers_as_any_other() {
         }
     }
     let report = serving.report();
-    let number = |group: &str, key: &str| report[group][key].as_u64().unwrap_or_else(|| panic!("{group}.{key}: {report}"));
+    let number =
+        |group: &str, key: &str| report[group][key].as_u64().unwrap_or_else(|| panic!("{group}.{key}: {report}"));
     assert!(number("events", "disk_skips") > 0, "the disk was meant to be full: {report}");
     assert!(number("usage", "disk_bytes") < 1000 << 20, "{report}");
 

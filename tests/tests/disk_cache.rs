@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
-    GenerateRequest, Identity, Prefixes, SamplingParams, StateFormat, TokenEvent,
+    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
+    EngineState, GenerateRequest, Identity, Prefixes, SamplingParams, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
 use perilune_tests::{Tiny, all_events, demo_room, demo_runner};
@@ -204,7 +204,7 @@ fn a_directory_that_vanishes_is_counted_and_requests_go_on() {
 fn a_full_disk_costs_prefixes_and_no_answers() {
     let (cold, dir) = (cold(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), (40, 4));
-    let ask = |which| {
+    let ask = |which: u32| {
         let prompt = text(300 + which, 200);
         assert_eq!(run(&engine, &prompt, 3).0, run(&cold, &prompt, 3).0, "prompt {which}");
     };

@@ -79,7 +79,15 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// `None` asks for the usage.
 fn parse(args: &[String]) -> Result<Option<Options>> {
-    let mut options = Options { json: false, models: None, peer: None, server_peer: None, rounds: 3, threads: 2, passed_on: Vec::new() };
+    let mut options = Options {
+        json: false,
+        models: None,
+        peer: None,
+        server_peer: None,
+        rounds: 3,
+        threads: 2,
+        passed_on: Vec::new(),
+    };
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
@@ -95,7 +103,9 @@ fn parse(args: &[String]) -> Result<Option<Options>> {
                 options.models = Some(names);
             }
             "--peer" => options.peer = Some(rest.next().context("--peer needs a directory")?.into()),
-            "--server-peer" => options.server_peer = Some(rest.next().context("--server-peer needs a directory")?.into()),
+            "--server-peer" => {
+                options.server_peer = Some(rest.next().context("--server-peer needs a directory")?.into())
+            }
             "--rounds" => options.rounds = number(rest.next(), "--rounds")?,
             "--threads" => options.threads = number(rest.next(), "--threads")?,
             "--" => {

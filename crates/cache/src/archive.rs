@@ -9,7 +9,9 @@ use perilune_tensor::TokenId;
 use crate::disk::{DiskConfig, DiskIndex, NoRoom, Wanted};
 use crate::tree::{CheckpointId, NodeId, Stored};
 use crate::value::Value;
-use crate::{ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind, WriteFault};
+use crate::{
+    ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind, WriteFault,
+};
 
 /// What is to be read from disk before a sequence starts.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -247,24 +247,31 @@ impl CacheManager {
         self.take_returns();
         let walk = self.walk(key, (tokens, limit));
         self.clock += 1;
-        let keep = self.prefixes == Prefixes::Keep;
-        self.stats.queried_tokens += if keep { tokens.len() as u64 } else { 0 };
         if let Some(checkpoint) = walk.checkpoint {
             match self.restore(checkpoint) {
                 Some(opened) => {
                     self.stats.hit_tokens += opened.cached as u64;
                     self.stats.restores += 1;
+                    self.count_query(tokens);
                     return Ok(opened);
                 }
                 None => self.stats.failed_restores += 1,
             }
         }
         let slot = self.lend_slot(None)?;
+        self.count_query(tokens);
         let place = self.place_of(slot);
         self.ops.push(CacheOp::ZeroSlot(place));
         let node = self.tree.root(key);
         self.lock(node);
         Ok(self.opened(Held { slot, node, shared: 0, table: Vec::new() }, 0))
+    }
+
+    /// Counts a sequence that starts; one that has to try again counts once.
+    fn count_query(&mut self, tokens: &[TokenId]) {
+        if self.prefixes == Prefixes::Keep {
+            self.stats.queried_tokens += tokens.len() as u64;
+        }
     }
 
     pub(crate) fn opened(&self, held: Held, cached: usize) -> Opened {

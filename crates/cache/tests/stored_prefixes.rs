@@ -148,3 +148,24 @@ fn memory_for_one_sequence_and_its_state_alone_still_continues_it() {
     world.compute(0, (5, 0));
     assert_eq!(world.running[0].computed, 20);
 }
+
+#[test]
+fn a_sequence_that_found_no_room_is_counted_when_it_starts() {
+    let mut world = World::new(config(14, 0));
+    let key = CacheKey::default();
+    assert_eq!(run_to_end(&mut world, ids(0..9)), 0);
+    // Two that fill all memory between them, so that a third has to wait.
+    world.open(key.clone(), ids(0..10));
+    world.open(key.clone(), ids(50..60));
+    assert_eq!(world.running.len(), 2);
+    let before = world.cache.stats();
+    assert_eq!((before.queried_tokens, before.hit_tokens), (29, 9));
+    for _ in 0..3 {
+        world.open(key.clone(), ids(0..11));
+    }
+    let after = world.cache.stats();
+    assert_eq!((world.running.len(), after.queried_tokens, after.hit_tokens), (2, 29, 9), "nobody has started");
+    world.running.clear();
+    world.open(key, ids(0..11));
+    assert_eq!(world.cache.stats().queried_tokens, 40);
+}

@@ -189,7 +189,9 @@ fn the_thread_reports_what_became_of_each_job() {
         assert!(matches!(events.recv().unwrap(), DiskEvent::Written(written) if written == RecordId(id)));
     }
     for id in [5, 7] {
-        assert!(matches!(events.recv().unwrap(), DiskEvent::NotWritten(record, WriteFault::Other) if record == RecordId(id)));
+        assert!(
+            matches!(events.recv().unwrap(), DiskEvent::NotWritten(record, WriteFault::Other) if record == RecordId(id))
+        );
     }
     assert!(matches!(events.recv().unwrap(), DiskEvent::Read { ticket: 1, units: read } if read == units));
     assert!(matches!(events.recv().unwrap(), DiskEvent::Lost { ticket: 2, record: RecordId(3) }));

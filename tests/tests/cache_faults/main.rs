@@ -70,7 +70,9 @@ fn a_prompt_that_ended_anywhere_around_a_block_and_one_token_more() {
         let longer = cases(lens.clone().map(|len| (prompt(len), 4)), combination.1);
         let first = cases(lens.clone().map(|len| (prompt(len)[..len].to_vec(), 1)), combination.1);
         let mut rig = Rig::new(combination, Rules { units: (200, 60), ..Rules::of(BLOCK) }, &longer);
-        first.iter().for_each(|case| drop(rig.check(case, "a beginning")));
+        for case in &first {
+            rig.check(case, "a beginning");
+        }
         rig.push_out();
         for (len, case) in lens.zip(&longer) {
             let cached = rig.check(case, &format!("{len} tokens, then one more"));
@@ -190,9 +192,12 @@ fn a_long_prompt_in_chunks_beside_drafted_sequences_after_hits() {
         let long = |end| [&text(40, 400)[..], &text(end, 150)].concat();
         let short = |i: u32| [&text(41 + i, 60)[..], &text(60 + i, 5)].concat();
         let all = cases([(short(0), 40), (short(1), 40), (short(2), 40), (long(70), 12)], combination.1);
-        let beginnings = cases([(text(41, 60), 1), (text(42, 60), 1), (text(43, 60), 1), (text(40, 400), 1)], combination.1);
+        let beginnings =
+            cases([(text(41, 60), 1), (text(42, 60), 1), (text(43, 60), 1), (text(40, 400), 1)], combination.1);
         let mut rig = Rig::new(combination, Rules { chunk: 16, ..Rules::of(16) }, &all);
-        beginnings.iter().for_each(|case| drop(rig.check(case, "a beginning")));
+        for case in &beginnings {
+            rig.check(case, "a beginning");
+        }
         rig.push_out();
         let streams: Vec<_> = all.iter().map(|case| rig.engine().submit(case.request.clone()).unwrap()).collect();
         for (i, (stream, case)) in streams.into_iter().zip(&all).enumerate() {

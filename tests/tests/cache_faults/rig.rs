@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle, EngineState,
-    EngineStats, GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent, Usage,
+    CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
+    EngineState, EngineStats, GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent, Usage,
 };
 use perilune_speculate::{NgramDraft, NgramOptions};
 use perilune_tensor::TokenId;

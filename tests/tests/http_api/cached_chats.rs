@@ -105,8 +105,7 @@ impl Rig {
 
     fn start((tier, draft): (Tier, &Option<DraftChoice>), dir: PathBuf) -> TestServer {
         TestServer::demo(|options: &mut LoadOptions| {
-            options.drafts =
-                DraftOptions { source: draft.clone(), num_drafts: None, lengths: DraftLengths::Fixed };
+            options.drafts = DraftOptions { source: draft.clone(), num_drafts: None, lengths: DraftLengths::Fixed };
             options.context_length = Some(CONTEXT);
             match tier {
                 Tier::Device => {}
