@@ -16,6 +16,7 @@ use crate::error::{ApiError, Overload};
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::request_id::RequestIds;
+use crate::request_log::RequestLog;
 use crate::tls::TlsFiles;
 
 /// The application, shared by all handlers.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub stall_timeout: Duration,
     /// Who may ask.
     pub keys: Keys,
+    /// Where requests are logged.
+    pub request_log: Option<RequestLog>,
     /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -52,6 +55,7 @@ impl Default for Settings {
             ping_interval: Some(Duration::from_secs(10)),
             stall_timeout: Duration::from_secs(120),
             keys: Keys::default(),
+            request_log: None,
             tls: None,
         }
     }

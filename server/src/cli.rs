@@ -185,6 +185,9 @@ pub struct ServeArgs {
     /// Answer `/metrics` without a key.
     #[arg(long, env = "PERILUNE_OPEN_METRICS")]
     pub open_metrics: bool,
+    /// A file to which every request is appended when it ends, as `simulate-cache --trace` reads them: tokens in the clear.
+    #[arg(long, env = "PERILUNE_REQUEST_LOG", value_name = "FILE")]
+    pub request_log: Option<PathBuf>,
     /// Certificate chain in PEM, to serve HTTPS; looked at again every few seconds.
     #[arg(long, env = "PERILUNE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -18,6 +18,7 @@ use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::lifecycle::{Phase, cut};
 use crate::output_text::{OutputText, TextStep};
+use crate::request_log::LogEntry;
 
 pub use perilune_tokenizer::ParsedToolCall;
 
@@ -122,6 +123,7 @@ pub struct Generation {
     held: Option<Piece>,
     submitted: Instant,
     last_token: Option<Instant>,
+    log: Option<LogEntry>,
 }
 
 impl Generation {
@@ -143,7 +145,13 @@ impl Generation {
             held: None,
             submitted: Instant::now(),
             last_token: None,
+            log: None,
         }
+    }
+
+    /// The same, written to a log at its end.
+    pub(crate) fn logged(self, log: Option<LogEntry>) -> Self {
+        Generation { log, ..self }
     }
 
     /// The next piece; `None` after the one that finishes the choice, or after an error.
@@ -188,6 +196,7 @@ impl Generation {
 
     fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
         self.observe_token();
+        self.log.iter_mut().for_each(|log| log.push(token.id));
         self.counts.completion += 1;
         let mut piece = Piece::default();
         let step = match role {

@@ -43,6 +43,7 @@ mod output_text;
 pub mod progress;
 mod ready_chat;
 mod request_id;
+pub mod request_log;
 mod responses_reply;
 mod routes;
 mod sampling;

@@ -14,6 +14,7 @@ use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
+use perilune_server::request_log::RequestLog;
 use perilune_server::tls::TlsFiles;
 use perilune_server::{
     Overload, Server, Settings, bench, bench_model, bench_serve, chat_cli, convert, inspect, simulate,
@@ -117,6 +118,7 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         drain_timeout: Duration::from_secs(args.drain_timeout),
         ping_interval: (args.ping_interval > 0).then(|| Duration::from_secs(args.ping_interval)),
         stall_timeout: Duration::from_secs(args.stall_timeout),
+        request_log: args.request_log.as_deref().map(RequestLog::open).transpose()?,
         tls: args.tls_cert.clone().zip(args.tls_key.clone()).map(|(cert, key)| TlsFiles { cert, key }),
         keys: if args.open_metrics { keys.with_open_metrics() } else { keys },
     })

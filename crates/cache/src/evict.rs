@@ -55,8 +55,9 @@ impl CacheManager {
             }
             return true;
         }
-        // Blocks here whose checkpoints are all in host memory, which had no room for them.
-        match self.least_on_host() {
+        // Blocks here whose checkpoints are all in host memory, which had no room for them. Without such blocks nothing would
+        // be had from giving up what is there.
+        match self.least_with_blocks_here() {
             Some((value, id)) if below.is_none_or(|below| value < below) => {
                 self.on_host.remove(id);
                 self.stats.host_evictions += 1;
@@ -79,6 +80,21 @@ impl CacheManager {
         let least = shelf.least(|id| self.value_of(id));
         self.on_host = shelf;
         least
+    }
+
+    /// The checkpoint in host memory that is worth least, of those that keep idle blocks on the device.
+    fn least_with_blocks_here(&mut self) -> Option<(Value, CheckpointId)> {
+        if self.idle_blocks == 0 {
+            return None;
+        }
+        let keeping = self.on_host.items().iter().filter(|id| self.keeps_idle_blocks(**id));
+        keeping.map(|id| (self.value_of(*id), *id)).min_by(|(a, _), (b, _)| a.total_cmp(b))
+    }
+
+    fn keeps_idle_blocks(&self, id: CheckpointId) -> bool {
+        let up = std::iter::successors(Some(self.tree.checkpoint(id).node), |node| self.tree.node(*node).parent);
+        let mut idle = up.filter(|node| self.tree.node(*node).locks == 0);
+        idle.any(|node| self.device_blocks(node) > 0)
     }
 
     /// Saves a checkpoint in host memory, and the blocks that nothing on the device needs without it.

@@ -164,6 +164,8 @@ impl<A: Answer> Prepared<A> {
         });
         let asked = (self.limit, A::PROMPT_FIELD);
         let stream = stream.map_err(|error| ApiError::from_submit(&error, asked, app.settings.overload))?;
-        Ok(Generation::new(app.clone(), stream, (text, abort.clone()), self.params.stop_token_ids.clone()))
+        let log = app.settings.request_log.as_ref().map(|log| log.entry((&prompt.tokens, &prompt.turn_ends)));
+        let stops = self.params.stop_token_ids.clone();
+        Ok(Generation::new(app.clone(), stream, (text, abort.clone()), stops).logged(log))
     }
 }

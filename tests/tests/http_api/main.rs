@@ -18,6 +18,7 @@ mod named_events;
 mod native;
 mod parameters;
 mod prefixes;
+mod request_log;
 mod responses;
 mod schemas;
 mod script;
