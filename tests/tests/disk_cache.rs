@@ -317,6 +317,7 @@ fn a_prefix_on_disk_is_there_sooner_than_it_is_computed() {
     stop(&first);
     let second = start();
     let warm = first_token(&second, &[&prefix[..], &[TokenId(7)]].concat());
+    eprintln!("{:?} {:?}", second.stats().prefixes, records(dir.path()).len());
     assert!(second.stats().prefixes.hit_tokens >= 4095);
     eprintln!("first token after 4096 tokens: {cold:?} cold, {warm:?} from disk");
     assert!(warm * 3 < cold, "{warm:?} from disk, {cold:?} without");

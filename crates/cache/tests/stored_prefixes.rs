@@ -192,3 +192,26 @@ fn what_is_in_host_memory_stays_when_the_device_is_full() {
         assert_eq!(run_to_end(&mut world, again), 9, "prefix {which} came back");
     }
 }
+
+/// Blocks that a sequence brought back from host memory go there again when it has ended, to the state that stayed there.
+#[test]
+fn what_came_back_from_host_memory_goes_there_again() {
+    let mut world = World::new(config(20, 1000));
+    assert_eq!(run_to_end(&mut world, ids(0..13)), 0);
+    for round in 0..4 {
+        // Everything leaves the device.
+        let all = ids(1000 * round + 1000..1000 * round + 1056);
+        world.open(CacheKey { salt: Some("all".into()), ..CacheKey::default() }, all);
+        world.compute(0, (56, 0));
+        assert_eq!(world.cache.lendable(UnitKind::Block), 1);
+        world.running.clear();
+        world.perform();
+        // The same again, whose states are stored already.
+        world.open(CacheKey::default(), ids(0..14));
+        let Sequence { cache, key, tokens, computed } = world.running.pop().unwrap();
+        assert_eq!(computed, 13, "round {round}");
+        world.cache.donate(cache, &key, &tokens[..computed]);
+        world.perform();
+    }
+    assert_eq!(world.cache.stats().host_evictions, 0);
+}
