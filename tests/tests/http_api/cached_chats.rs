@@ -150,8 +150,8 @@ fn chat(turns: &[Turn], tier: Tier, draft: Option<DraftChoice>) {
     let mut accepted = 0;
     for (which, turn) in turns.iter().enumerate() {
         let answer = rig.check(turn, which);
-        // Instructions and tools at least; what is asked of a turn is part of its prompt, and parts it from the one before.
-        let known = if which == 0 { 0 } else { turns[0].prompt_tokens.saturating_sub(60) };
+        // Instructions and tools at least; what a turn asks of its answer comes behind them and parts it from the one before.
+        let known = if which == 0 { 0 } else { 300 };
         assert!(cached(&answer) >= known, "turn {which}, {tier:?}, {:?}: {} stored", rig.draft, cached(&answer));
         let details = &answer["usage"]["completion_tokens_details"];
         accepted += details["accepted_prediction_tokens"].as_u64().unwrap_or(0);
