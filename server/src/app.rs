@@ -20,6 +20,7 @@ use crate::metrics_compat::MetricsCompat;
 use crate::places::Places;
 use crate::profile::ApiProfile;
 use crate::request_id::RequestIds;
+use crate::request_log::RequestLog;
 use crate::tls::TlsFiles;
 
 /// The application, shared by all handlers.
@@ -52,6 +53,8 @@ pub struct Settings {
     pub journal: JournalSettings,
     /// Who may ask.
     pub keys: Keys,
+    /// Where requests are logged.
+    pub request_log: Option<RequestLog>,
     /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -78,6 +81,7 @@ impl Default for Settings {
             metrics_compat: None,
             journal: JournalSettings::default(),
             keys: Keys::default(),
+            request_log: None,
             tls: None,
         }
     }

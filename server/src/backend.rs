@@ -67,12 +67,13 @@ impl BackendKind {
         }
     }
 
-    /// Host memory that prefixes evicted from the device may take where the operator says nothing.
+    /// Host memory that prefixes evicted from the device may take where the operator says nothing: a quarter of it.
     pub fn default_host_cache_bytes(self) -> usize {
         match self {
-            // Its arena is host memory already; a copy beside it would only take room from it.
+            // Its arena is host memory already, and may take that quarter itself; a copy beside it would only take room
+            // from it.
             BackendKind::Cpu => 0,
-            BackendKind::Cuda | BackendKind::Hip => 4 << 30,
+            BackendKind::Cuda | BackendKind::Hip => device_memory_bytes(BackendKind::Cpu) as usize / 4,
         }
     }
 

@@ -23,6 +23,7 @@ pub use crate::profile::ApiProfile;
 pub use crate::simulate::TraceKind;
 pub use choices::{
     ConvertTo, DraftLengthRule, ExpertFormat, MatrixFormat, OverloadStatus, Quantization, Speculative, StateDtype,
+    Vocabulary,
 };
 pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]
@@ -104,7 +105,7 @@ pub struct ModelArgs {
     #[arg(long, env = "PERILUNE_DISABLE_PREFIX_CACHE")]
     pub disable_prefix_cache: bool,
     /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
-    /// it is, 4096 beside a GPU].
+    /// it is, a quarter of what is available beside a GPU].
     #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
     pub host_cache_mib: Option<usize>,
     /// Directory for stored prefixes that no longer fit in memory; it outlives the server. Holds prompts in the clear.
@@ -208,6 +209,9 @@ pub struct ServeArgs {
     /// Answer `/metrics` without a key.
     #[arg(long, env = "PERILUNE_OPEN_METRICS")]
     pub open_metrics: bool,
+    /// A file to which every request is appended when it ends, as `simulate-cache --trace` reads them: tokens in the clear.
+    #[arg(long, env = "PERILUNE_REQUEST_LOG", value_name = "FILE")]
+    pub request_log: Option<PathBuf>,
     /// Certificate chain in PEM, to serve HTTPS; looked at again every few seconds.
     #[arg(long, env = "PERILUNE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -403,6 +407,9 @@ pub struct ConvertArgs {
     /// What matrices are written as; experts that are packed stay so.
     #[arg(long, value_enum, default_value_t = MatrixFormat::F16)]
     pub matrices: MatrixFormat,
+    /// What the file says of tokens.
+    #[arg(long, value_enum, default_value_t = Vocabulary::None)]
+    pub vocabulary: Vocabulary,
     /// The checkpoint.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,

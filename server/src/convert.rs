@@ -1,9 +1,9 @@
 //! `perilune convert`: a checkpoint in another program's format.
 
 use perilune_config::ModelConfig;
-use perilune_weights::{Checkpoint, GgufFormat, SafetensorsDir, write_gguf};
+use perilune_weights::{Checkpoint, GgufFormat, GgufOptions, GgufVocabulary, SafetensorsDir, write_gguf};
 
-use crate::cli::{ConvertArgs, ConvertTo, MatrixFormat};
+use crate::cli::{ConvertArgs, ConvertTo, MatrixFormat, Vocabulary};
 use crate::error::ServerError;
 
 /// Writes the file.
@@ -14,13 +14,18 @@ pub fn run(args: &ConvertArgs) -> Result<(), ServerError> {
     let config = ModelConfig::from_dir(&args.dir)?;
     let source = SafetensorsDir::open(&args.dir)?;
     let checkpoint = Checkpoint::open(&source, &config)?;
-    let format = match args.matrices {
+    let matrices = match args.matrices {
         MatrixFormat::F16 => GgufFormat::F16,
         MatrixFormat::Bf16 => GgufFormat::Bf16,
         MatrixFormat::Q8_0 => GgufFormat::Q8_0,
         MatrixFormat::Q4_0 => GgufFormat::Q4_0,
     };
+    let vocabulary = match args.vocabulary {
+        Vocabulary::None => GgufVocabulary::None,
+        Vocabulary::Numbered => GgufVocabulary::Numbered,
+    };
+    let options = GgufOptions { matrices, vocabulary };
     match args.to {
-        ConvertTo::Gguf => Ok(write_gguf(&checkpoint, &config, (format, &args.out))?),
+        ConvertTo::Gguf => Ok(write_gguf(&checkpoint, &config, (options, &args.out))?),
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use perilune_config::ModelConfig;
-use perilune_engine::{CacheConfig, DiskConfig, DiskStore, DiskTier, Identity, IdentityHasher};
+use perilune_engine::{CacheConfig, DiskConfig, DiskPatience, DiskStore, DiskTier, Identity, IdentityHasher};
 use perilune_weights::{SafetensorsDir, WeightSource};
 
 use crate::error::ServerError;
@@ -41,7 +41,7 @@ pub(crate) fn open(disk: &DiskCache, computed: &Computed<'_>) -> Result<DiskTier
     let refuse = |rule: String| ServerError::Flag { flag: "--disk-cache", value: disk.dir.display().to_string(), rule };
     let (store, found) = DiskStore::open(&disk.dir, identity(computed)?).map_err(|error| refuse(error.to_string()))?;
     let config = DiskConfig { len: disk.bytes / 4, queue_len: DiskTier::queue_len(computed.cache) };
-    Ok(DiskTier { store, found, config })
+    Ok(DiskTier { store, found, config, patience: DiskPatience::default() })
 }
 
 /// Everything that decides the bits of a state: this program's version, the configuration, the weights and how they are

@@ -19,6 +19,7 @@ use crate::error::ApiError;
 use crate::journal::OpenTurn;
 use crate::lifecycle::{Phase, cut};
 use crate::output_text::{OutputText, TextStep};
+use crate::request_log::LogEntry;
 
 pub use perilune_tokenizer::ParsedToolCall;
 
@@ -124,6 +125,7 @@ pub struct Generation {
     last_token: Option<Instant>,
     /// What is noted of it.
     noted: OpenTurn,
+    log: Option<LogEntry>,
 }
 
 /// What a choice is besides its tokens.
@@ -153,6 +155,7 @@ impl Generation {
             held: None,
             last_token: None,
             noted,
+            log: None,
         }
     }
 
@@ -174,6 +177,11 @@ impl Generation {
                 Ok(())
             }
         }
+    }
+
+    /// The same, written to a log at its end.
+    pub(crate) fn logged(self, log: Option<LogEntry>) -> Self {
+        Generation { log, ..self }
     }
 
     /// The next piece; `None` after the one that finishes the choice, or after an error.
@@ -218,6 +226,7 @@ impl Generation {
 
     fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
         self.observe_token();
+        self.log.iter_mut().for_each(|log| log.push(token.id));
         self.counts.completion += 1;
         let mut piece = Piece::default();
         let step = match role {

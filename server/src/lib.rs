@@ -49,6 +49,7 @@ pub mod profile;
 pub mod progress;
 mod ready_chat;
 mod request_id;
+pub mod request_log;
 mod responses_reply;
 mod routes;
 mod sampling;

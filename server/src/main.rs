@@ -15,6 +15,7 @@ use perilune_server::lifecycle::Phase;
 use perilune_server::load::{LoadOptions, load};
 use perilune_server::model_dir::model_name;
 use perilune_server::progress::Show;
+use perilune_server::request_log::RequestLog;
 use perilune_server::tls::TlsFiles;
 use perilune_server::{
     Overload, Server, Settings, bench, bench_model, bench_serve, chat_cli, convert, inspect, simulate,
@@ -123,6 +124,7 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         profile: args.api_profile,
         metrics_compat: args.metrics_compat,
         journal: JournalSettings { access_log: args.access_log, traces_endpoint: args.otlp_traces_endpoint.clone() },
+        request_log: args.request_log.as_deref().map(RequestLog::open).transpose()?,
         tls: args.tls_cert.clone().zip(args.tls_key.clone()).map(|(cert, key)| TlsFiles { cert, key }),
         keys: if args.open_metrics { keys.with_open_metrics() } else { keys },
     })

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::bench_peer::Peer;
+use crate::bench_servers::ServerPeer;
 use crate::process::{cargo, output, root, run as run_command};
 
 /// Name of a generated model, its configuration, and how its experts are stored.
@@ -25,14 +26,17 @@ const COMPARED: &[(&str, &str, &str)] = &[
 const USAGE: &str = "\
 usage: cargo xtask bench [--json] [--models NAME,…] [-- OPTIONS OF `perilune bench`]
        cargo xtask bench --peer DIR [--rounds N] [--threads N] [--json] [--models NAME,…]
---peer: the programs of llama.cpp in DIR and ours take turns on the same weights,\
+       cargo xtask bench --server-peer DIR [--rounds N] [--threads N] [--json] [--models NAME,…]
+--peer: the programs of llama.cpp in DIR and ours take turns on the same weights,
         mid-kimi-linear-bf16 and mid-k3-full-gate-bf16
+--server-peer: the same for llama-server in DIR and `perilune serve`: four chats that begin alike, and 16 clients
 models: demo, mid-k3-bf16, mid-k3-mxfp4, mid-kimi-linear-bf16; all of them where not named";
 
 struct Options {
     json: bool,
     models: Option<Vec<String>>,
     peer: Option<PathBuf>,
+    server_peer: Option<PathBuf>,
     rounds: usize,
     threads: usize,
     passed_on: Vec<String>,
@@ -47,17 +51,25 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
     let wanted = |name: &str| options.models.as_ref().is_none_or(|models| models.iter().any(|m| m == name));
     let mut measured = Vec::new();
-    if let Some(programs) = &options.peer {
-        let peer = Peer { programs: programs.clone(), rounds: options.rounds, threads: options.threads };
-        for (name, config, experts) in COMPARED.iter().filter(|(name, ..)| wanted(name)) {
+    let compared = COMPARED.iter().filter(|(name, ..)| wanted(name));
+    let (rounds, threads) = (options.rounds, options.threads);
+    if let Some(programs) = options.peer.clone() {
+        let peer = Peer { programs, rounds, threads };
+        for (name, config, experts) in compared {
             measured.push(peer.compare(name, &generate(name, config, experts)?)?);
         }
-    } else if wanted("demo") {
-        measured.push(measure("demo", &root().join("models/demo"), &options)?);
-    }
-    for (name, config, experts) in GENERATED.iter().filter(|(name, ..)| wanted(name) && options.peer.is_none()) {
-        let folder = generate(name, config, experts)?;
-        measured.push(measure(name, &folder, &options)?);
+    } else if let Some(programs) = options.server_peer.clone() {
+        let peer = ServerPeer { programs, rounds, threads };
+        for (name, config, experts) in compared {
+            measured.push(peer.compare(name, &generate(name, config, experts)?)?);
+        }
+    } else {
+        if wanted("demo") {
+            measured.push(measure("demo", &root().join("models/demo"), &options)?);
+        }
+        for (name, config, experts) in GENERATED.iter().filter(|(name, ..)| wanted(name)) {
+            measured.push(measure(name, &generate(name, config, experts)?, &options)?);
+        }
     }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&serde_json::Value::Array(measured))?);
@@ -67,7 +79,15 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// `None` asks for the usage.
 fn parse(args: &[String]) -> Result<Option<Options>> {
-    let mut options = Options { json: false, models: None, peer: None, rounds: 3, threads: 2, passed_on: Vec::new() };
+    let mut options = Options {
+        json: false,
+        models: None,
+        peer: None,
+        server_peer: None,
+        rounds: 3,
+        threads: 2,
+        passed_on: Vec::new(),
+    };
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
@@ -83,6 +103,9 @@ fn parse(args: &[String]) -> Result<Option<Options>> {
                 options.models = Some(names);
             }
             "--peer" => options.peer = Some(rest.next().context("--peer needs a directory")?.into()),
+            "--server-peer" => {
+                options.server_peer = Some(rest.next().context("--server-peer needs a directory")?.into())
+            }
             "--rounds" => options.rounds = number(rest.next(), "--rounds")?,
             "--threads" => options.threads = number(rest.next(), "--threads")?,
             "--" => {

@@ -46,7 +46,7 @@ impl Peer {
         let mut all = Vec::new();
         for (ours, theirs) in PAIRS {
             let gguf = folder.with_extension(format!("{theirs}.gguf"));
-            convert(folder, &gguf, theirs)?;
+            convert(folder, &gguf, &["--matrices", theirs])?;
             let repack = self.repack(&gguf)?;
             let (mut here, mut there) = (BTreeMap::new(), BTreeMap::new());
             for _ in 0..self.rounds {
@@ -114,24 +114,25 @@ fn add(into: &mut BTreeMap<Work, Vec<f64>>, (work, size): (&str, &Value), speed:
     into.entry(key).or_default().push(speed.as_f64().unwrap_or(0.0));
 }
 
-fn perilune() -> Command {
+/// The program that this bench has built.
+pub(crate) fn perilune() -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     Command::new(target.join("release/perilune"))
 }
 
 /// Written where it is missing; a half-written one has no final name.
-fn convert(folder: &Path, gguf: &Path, matrices: &str) -> Result<()> {
+pub(crate) fn convert(folder: &Path, gguf: &Path, how: &[&str]) -> Result<()> {
     if gguf.is_file() {
         return Ok(());
     }
     let unfinished = gguf.with_extension("unfinished");
     let mut command = perilune();
-    command.args(["convert", "--to", "gguf", "--matrices", matrices]).arg(folder).arg(&unfinished);
+    command.args(["convert", "--to", "gguf"]).args(how).arg(folder).arg(&unfinished);
     run_command(command)?;
     Ok(std::fs::rename(unfinished, gguf)?)
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)

@@ -5,6 +5,7 @@
 
 mod bench;
 mod bench_peer;
+mod bench_servers;
 mod build_kernels;
 mod ci;
 mod golden;

@@ -9,7 +9,9 @@ use perilune_tensor::TokenId;
 use crate::disk::{DiskConfig, DiskIndex, NoRoom, Wanted};
 use crate::tree::{CheckpointId, NodeId, Stored};
 use crate::value::Value;
-use crate::{ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind};
+use crate::{
+    ArenaShape, BlockId, CacheKey, CacheManager, CacheOp, HostId, Record, RecordId, SlotId, UnitKind, WriteFault,
+};
 
 /// What is to be read from disk before a sequence starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +48,13 @@ impl CacheManager {
         }
     }
 
-    /// A record could not be written.
-    pub fn record_not_written(&mut self, id: RecordId) {
-        if self.disk.as_mut().is_some_and(|disk| disk.lose(id)) {
-            self.stats.disk_skips += 1;
+    /// A record could not be written. Where the disk is full, what is there now is all that may be there until the next
+    /// flush, so that what is worth more takes the place of what is worth less.
+    pub fn record_not_written(&mut self, id: RecordId, fault: WriteFault) {
+        let Some(disk) = &mut self.disk else { return };
+        self.stats.disk_skips += u64::from(disk.lose(id));
+        if fault == WriteFault::Full {
+            disk.limit_to_used();
         }
     }
 
@@ -65,7 +70,7 @@ impl CacheManager {
     pub fn wanted_from_disk(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Option<DiskRead> {
         let found = self.disk.as_ref()?.lookup(key, tokens, limit)?;
         // What is in memory only: [`CacheManager::lookup`] knows of the disk as well.
-        let here = self.lookup_memory(key, tokens, limit);
+        let here = self.lookup_memory(key, tokens, limit).found;
         let whole = found.position / self.block_size;
         let have = (here.agreeing / self.block_size).min(whole);
         let (shape, missing) = (self.arena.shape(), found.records.len() - 1 - have);
@@ -78,7 +83,7 @@ impl CacheManager {
     /// put each of them before the next operations are performed; nothing where there is no room, or no need any more.
     pub fn adopt(&mut self, key: &CacheKey, prefix: &[TokenId], read: &DiskRead) -> Vec<(RecordId, HostId)> {
         self.take_returns();
-        if self.lookup(key, prefix, prefix.len()).cached == prefix.len() {
+        if self.lookup_memory(key, prefix, prefix.len()).found.cached == prefix.len() {
             return Vec::new();
         }
         let root = self.tree.root(key);
@@ -159,7 +164,7 @@ impl CacheManager {
         for id in self.on_device.items().iter().chain(self.on_host.items()) {
             all.push((self.value_of(*id), *id));
         }
-        all.sort_by(|(a, _), (b, _)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
+        all.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         let before = self.stats.disk_writes;
         for (value, id) in all {
             // What does not fit now may fit when some of it is written.

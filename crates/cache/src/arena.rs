@@ -1,8 +1,9 @@
 //! One stretch of memory for two kinds of units: blocks grow from its start, state slots from its end.
 //!
 //! Ids are virtual. Where a unit lies is asked when a step is prepared, so units may be moved between steps: when one
-//! kind needs room that exists only in holes of the other, the outermost units move into the innermost holes. A unit
-//! that a step in flight uses never moves.
+//! kind needs room that exists only in holes of the other, the outermost units move into the innermost holes. Whoever does
+//! the moves does them in order with steps: after every step that was given the old places, before any that is given the
+//! new ones. So no unit moves under a step, and none need be held for one.
 
 use crate::holes::Holes;
 
@@ -69,7 +70,7 @@ pub struct Move {
 const NOWHERE: u32 = u32::MAX;
 
 /// Units of one kind, by their distance from the end of the arena at which they grow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Region {
     /// Per virtual id: distance, or [`NOWHERE`].
     place_of: Vec<u32>,
@@ -79,24 +80,9 @@ struct Region {
     holes: Holes,
     /// Virtual ids that may be lent again.
     spare_ids: Vec<u32>,
-    /// Per virtual id: whether a step in flight uses it.
-    busy: Vec<bool>,
-    /// Those of which that is true.
-    in_flight: Vec<u32>,
 }
 
 impl Region {
-    fn new() -> Self {
-        Region {
-            place_of: Vec::new(),
-            unit_at: Vec::new(),
-            holes: Holes::default(),
-            spare_ids: Vec::new(),
-            busy: Vec::new(),
-            in_flight: Vec::new(),
-        }
-    }
-
     fn used(&self) -> usize {
         self.unit_at.len() - self.holes.len()
     }
@@ -124,7 +110,6 @@ impl Region {
         };
         let id = self.spare_ids.pop().unwrap_or_else(|| {
             self.place_of.push(NOWHERE);
-            self.busy.push(false);
             u32::try_from(self.place_of.len() - 1).unwrap_or(NOWHERE)
         });
         self.put(id, place);
@@ -139,7 +124,6 @@ impl Region {
     fn take_back(&mut self, id: u32) {
         let Some(place) = self.distance(id) else { return };
         self.place_of[id as usize] = NOWHERE;
-        self.busy[id as usize] = false;
         self.spare_ids.push(id);
         self.vacate(place);
     }
@@ -153,27 +137,11 @@ impl Region {
         }
     }
 
-    fn begin_flight(&mut self, id: u32) {
-        if let Some(busy) = self.busy.get_mut(id as usize) {
-            *busy = true;
-            self.in_flight.push(id);
-        }
-    }
-
-    fn end_flight(&mut self) {
-        for id in self.in_flight.drain(..) {
-            self.busy[id as usize] = false;
-        }
-    }
-
-    /// Moves the outermost unit into the innermost hole; `None` where there is no hole or the unit is in flight.
+    /// Moves the outermost unit into the innermost hole; `None` where there is no hole.
     fn compact(&mut self) -> Option<(u32, u32)> {
         let to = self.holes.first()?;
         let from = u32::try_from(self.unit_at.len() - 1).ok()?;
         let id = self.unit_at[from as usize];
-        if self.busy[id as usize] {
-            return None;
-        }
         self.holes.remove(to);
         self.put(id, to);
         self.vacate(from);
@@ -194,7 +162,7 @@ pub struct Arena {
 impl Arena {
     /// An empty arena.
     pub fn new(shape: ArenaShape) -> Self {
-        Arena { shape, blocks: Region::new(), slots: Region::new(), generations: Vec::new() }
+        Arena { shape, blocks: Region::default(), slots: Region::default(), generations: Vec::new() }
     }
 
     /// Its sizes.
@@ -268,21 +236,9 @@ impl Arena {
         Some(self.counted_from_start(distance))
     }
 
-    /// Marks units as used by a step in flight: they do not move until [`Arena::end_flight`].
-    pub fn begin_flight(&mut self, blocks: impl IntoIterator<Item = BlockId>, slots: impl IntoIterator<Item = SlotId>) {
-        blocks.into_iter().for_each(|id| self.blocks.begin_flight(id.0));
-        slots.into_iter().for_each(|id| self.slots.begin_flight(id.index));
-    }
-
-    /// No step is in flight any more.
-    pub fn end_flight(&mut self) {
-        self.blocks.end_flight();
-        self.slots.end_flight();
-    }
-
     /// Moves units of the other kind inwards until one more unit of this kind fits, if that can be had: nothing moves
     /// where there is room already, or where there would not be any afterwards. The moves are to be done in their order
-    /// before anything else is, also where units in flight stopped them early.
+    /// before anything else is.
     pub fn make_room(&mut self, kind: UnitKind) -> Vec<Move> {
         let mut moves = Vec::new();
         if self.free_after_compaction(kind) == 0 {
@@ -386,17 +342,5 @@ mod tests {
         places.sort_unstable();
         assert_eq!(places, (0..10).map(Some).collect::<Vec<_>>());
         assert!(arena.make_room(UnitKind::Block).is_empty(), "full");
-    }
-
-    #[test]
-    fn nothing_in_flight_moves() {
-        let mut arena = arena(20);
-        let blocks: Vec<_> = (0..20).filter_map(|_| arena.lend_block()).collect();
-        blocks[..15].iter().for_each(|id| arena.free_block(*id));
-        arena.begin_flight([blocks[19]], []);
-        assert!(arena.make_room(UnitKind::Slot).is_empty());
-        arena.end_flight();
-        assert_eq!(arena.make_room(UnitKind::Slot).len(), 5);
-        assert!(arena.lend_slot().is_some());
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct DiskIndex {
     by_tokens: HashMap<(Place, Box<[TokenId]>), Place>,
     by_id: HashMap<RecordId, Place>,
     states: Shelf,
+    /// Length that may be there: the budget, or less where the disk turned out to be full.
+    limit: usize,
     used: usize,
     in_flight: usize,
     next: u64,
@@ -107,6 +109,7 @@ impl DiskIndex {
             by_tokens: HashMap::new(),
             by_id: HashMap::new(),
             states: Shelf::default(),
+            limit: config.len,
             used: 0,
             in_flight: 0,
             next: 0,
@@ -117,6 +120,15 @@ impl DiskIndex {
 
     pub(crate) fn used(&self) -> usize {
         self.used
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// No more fits than there is.
+    pub(crate) fn limit_to_used(&mut self) {
+        self.limit = self.limit.min(self.used);
     }
 
     pub(crate) fn num_states(&self) -> usize {
@@ -151,7 +163,7 @@ impl DiskIndex {
         };
         let stray: Vec<Place> = self.entries.iter().enumerate().filter_map(leaves).collect();
         stray.into_iter().for_each(|place| self.prune(place));
-        while self.used > self.config.len && self.evict(None, 0) {}
+        while self.used > self.limit && self.evict(None, 0) {}
     }
 
     fn insert_found(&mut self, record: Record) -> Option<()> {
@@ -306,6 +318,7 @@ impl DiskIndex {
     pub(crate) fn clear(&mut self) {
         let roots: Vec<Place> = self.roots.values().copied().collect();
         roots.into_iter().for_each(|root| self.remove_below(root));
+        self.limit = self.config.len;
     }
 
     /// Forgets every prefix of these tokens, and all that begin with the same block.
@@ -320,8 +333,8 @@ impl DiskIndex {
     }
 
     fn make_room(&mut self, len: usize, (value, clock): (Value, u64)) -> bool {
-        while self.used + len > self.config.len {
-            if len > self.config.len || !self.evict(Some(value), clock) {
+        while self.used + len > self.limit {
+            if len > self.limit || !self.evict(Some(value), clock) {
                 return false;
             }
         }

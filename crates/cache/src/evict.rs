@@ -55,16 +55,37 @@ impl CacheManager {
             }
             return true;
         }
-        // Blocks here whose checkpoints are all in host memory, which had no room for them.
-        match self.least_on_host() {
-            Some((value, id)) if below.is_none_or(|below| value < below) => {
-                self.on_host.remove(id);
-                self.stats.host_evictions += 1;
-                self.give_up(id, value);
-                true
+        // Blocks here whose checkpoints are all in host memory. Without such blocks nothing would be had from giving up what
+        // is there.
+        self.idle_blocks > 0 && self.evict_blocks_of_host(below)
+    }
+
+    /// Brings blocks to where their checkpoints are, in host memory; where it has no room for them, the checkpoint that is
+    /// worth least goes. False where none is worth little enough.
+    fn evict_blocks_of_host(&mut self, below: Option<Value>) -> bool {
+        let keeping = self.on_host.items().iter().filter(|id| self.keeps_idle_blocks(**id));
+        let mut keeping: Vec<_> = keeping.map(|id| (self.value_of(*id), *id)).collect();
+        keeping.retain(|(value, _)| below.is_none_or(|below| *value < below));
+        keeping.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let (idle, changes) = (self.idle_blocks, self.tree.changes);
+        for (value, id) in &keeping {
+            self.demote_blocks(self.tree.checkpoint(*id).node, *value);
+            // Making room there may have dropped any of them.
+            if self.idle_blocks < idle || self.tree.changes != changes {
+                return true;
             }
-            _ => false,
         }
+        let Some((value, id)) = keeping.first().copied() else { return false };
+        self.on_host.remove(id);
+        self.stats.host_evictions += 1;
+        self.give_up(id, value);
+        true
+    }
+
+    fn keeps_idle_blocks(&self, id: CheckpointId) -> bool {
+        let up = std::iter::successors(Some(self.tree.checkpoint(id).node), |node| self.tree.node(*node).parent);
+        let mut idle = up.filter(|node| self.tree.node(*node).locks == 0);
+        idle.any(|node| self.device_blocks(node) > 0)
     }
 
     fn least_on_device(&mut self) -> Option<(Value, CheckpointId)> {

@@ -12,7 +12,7 @@ use crate::arena::Arena;
 use crate::disk::DiskIndex;
 use crate::host::HostAccount;
 use crate::sequence::{Held, Returns, SequenceCache};
-use crate::tree::{Checkpoint, NodeId, PrefixTree, Stored};
+use crate::tree::{Checkpoint, CheckpointId, NodeId, PrefixTree, Stored};
 use crate::value::Shelf;
 use crate::walk::Walk;
 use crate::{
@@ -68,6 +68,19 @@ pub struct Match {
     pub agreeing: usize,
     /// Blocks of the cached tokens that running sequences hold already.
     pub held_blocks: usize,
+}
+
+/// What is known of some tokens, to start from: it belongs to just these tokens, so that nobody starts from others' state.
+#[derive(Debug, Clone, Copy)]
+pub struct Lookup<'t> {
+    /// What is known.
+    pub found: Match,
+    key: &'t CacheKey,
+    tokens: &'t [TokenId],
+    limit: usize,
+    checkpoint: Option<CheckpointId>,
+    /// Checkpoints added and removed before it.
+    changes: u64,
 }
 
 /// The memory of an engine.
@@ -171,7 +184,7 @@ impl CacheManager {
             host_used: self.host.used(),
             host_len: self.host.budget(),
             disk_used: self.disk.as_ref().map_or(0, DiskIndex::used),
-            disk_len: self.disk.as_ref().map_or(0, |disk| disk.config.len),
+            disk_len: self.disk.as_ref().map_or(0, DiskIndex::limit),
             disk_states: self.disk.as_ref().map_or(0, DiskIndex::num_states),
             nodes: self.tree.num_nodes(),
             checkpoints: self.tree.num_checkpoints(),
@@ -204,26 +217,28 @@ impl CacheManager {
         shape.slot_len + (blocks + promised) * shape.block_len <= self.available_len()
     }
 
-    /// Looks up tokens without touching anything; states of at most `limit` tokens count.
-    /// What is on disk counts as agreeing, not as cached.
-    pub fn lookup(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Match {
-        let found = self.lookup_memory(key, tokens, limit);
+    /// Looks up tokens without touching anything; states of at most `limit` tokens count. Whoever wants logits after the last
+    /// token must leave that one to compute. What is on disk counts as agreeing, not as cached.
+    pub fn lookup<'t>(&self, key: &'t CacheKey, tokens: &'t [TokenId], limit: usize) -> Lookup<'t> {
+        let mut lookup = self.lookup_memory(key, tokens, limit);
         let on_disk = self.disk.as_ref().map_or(0, |disk| disk.agreeing(key, tokens));
-        Match { agreeing: found.agreeing.max(on_disk), ..found }
+        lookup.found.agreeing = lookup.found.agreeing.max(on_disk);
+        lookup
     }
 
-    pub(crate) fn lookup_memory(&self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Match {
-        let walk = self.walk(key, (tokens, limit));
-        let Some(checkpoint) = walk.checkpoint.map(|id| self.tree.checkpoint(id)) else {
-            return Match { agreeing: walk.agreeing, ..Match::default() };
-        };
-        let shared = checkpoint.position / self.block_size;
-        let held = |id: NodeId| {
-            let node = self.tree.node(id);
-            if node.locks > 0 { node.blocks.len().min(shared.saturating_sub(node.start)) } else { 0 }
-        };
-        let held_blocks = self.tree.path(checkpoint.node).into_iter().map(held).sum();
-        Match { cached: checkpoint.position, agreeing: walk.agreeing, held_blocks }
+    pub(crate) fn lookup_memory<'t>(&self, key: &'t CacheKey, tokens: &'t [TokenId], limit: usize) -> Lookup<'t> {
+        let Walk { checkpoint, agreeing } = self.walk(key, (tokens, limit));
+        let mut found = Match { agreeing, ..Match::default() };
+        if let Some(checkpoint) = checkpoint.map(|id| self.tree.checkpoint(id)) {
+            let shared = checkpoint.position / self.block_size;
+            let held = |id: NodeId| {
+                let node = self.tree.node(id);
+                if node.locks > 0 { node.blocks.len().min(shared.saturating_sub(node.start)) } else { 0 }
+            };
+            found.cached = checkpoint.position;
+            found.held_blocks = self.tree.path(checkpoint.node).into_iter().map(held).sum();
+        }
+        Lookup { found, key, tokens, limit, checkpoint, changes: self.tree.changes }
     }
 
     fn walk(&self, key: &CacheKey, (tokens, limit): (&[TokenId], usize)) -> Walk {
@@ -238,33 +253,45 @@ impl CacheManager {
         }
     }
 
-    /// Lends memory to a sequence with these tokens, starting from the deepest stored state of at most `limit` tokens.
-    /// Whoever wants logits after the last token must leave that one to compute.
+    /// Lends memory to a sequence with the tokens that were looked up, starting from the deepest stored state.
     ///
     /// # Errors
     /// `OutOfSlots` where there is no room for a state.
-    pub fn open(&mut self, key: &CacheKey, tokens: &[TokenId], limit: usize) -> Result<Opened, CacheError> {
+    pub fn open(&mut self, lookup: Lookup<'_>) -> Result<Opened, CacheError> {
+        let Lookup { key, tokens, limit, .. } = lookup;
         self.take_returns();
-        let walk = self.walk(key, (tokens, limit));
+        let same = |id: &CheckpointId| self.is_whole(self.tree.checkpoint(*id));
+        let checkpoint = match lookup.checkpoint {
+            known if lookup.changes == self.tree.changes && known.as_ref().is_none_or(same) => known,
+            // Something was stored or has gone since.
+            _ => self.walk(key, (tokens, limit)).checkpoint,
+        };
         self.clock += 1;
-        let keep = self.prefixes == Prefixes::Keep;
-        self.stats.queried_tokens += if keep { tokens.len() as u64 } else { 0 };
-        if let Some(checkpoint) = walk.checkpoint {
+        if let Some(checkpoint) = checkpoint {
             match self.restore(checkpoint) {
                 Some(opened) => {
                     self.stats.hit_tokens += opened.cached as u64;
                     self.stats.restores += 1;
+                    self.count_query(tokens);
                     return Ok(opened);
                 }
                 None => self.stats.failed_restores += 1,
             }
         }
         let slot = self.lend_slot(None)?;
+        self.count_query(tokens);
         let place = self.place_of(slot);
         self.ops.push(CacheOp::ZeroSlot(place));
         let node = self.tree.root(key);
         self.lock(node);
         Ok(self.opened(Held { slot, node, shared: 0, table: Vec::new() }, 0))
+    }
+
+    /// Counts a sequence that starts; one that has to try again counts once.
+    fn count_query(&mut self, tokens: &[TokenId]) {
+        if self.prefixes == Prefixes::Keep {
+            self.stats.queried_tokens += tokens.len() as u64;
+        }
     }
 
     pub(crate) fn opened(&self, held: Held, cached: usize) -> Opened {
@@ -367,16 +394,16 @@ mod tests {
         let mut cache = CacheManager::new(config);
         let (key, tokens): (_, Vec<TokenId>) = (CacheKey::default(), (0..20).map(TokenId).collect());
         for taken in [true, false] {
-            let mut opened = cache.open(&key, &tokens, 19).expect("room");
+            let mut opened = cache.open(cache.lookup(&key, &tokens, 19)).expect("room");
             assert_eq!(opened.cached, 0);
             cache.grow(&mut opened.cache, 12).expect("room");
             let slot = opened.cache.slot();
             cache.donate(opened.cache, &key, &tokens[..12]);
-            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 12);
+            assert_eq!(cache.lookup(&key, &tokens, 19).found.cached, 12);
             cache.arena.free_slot(slot);
             let other = taken.then(|| cache.arena.lend_slot().expect("room"));
             assert_ne!(other, Some(slot));
-            assert_eq!(cache.lookup(&key, &tokens, 19).cached, 0, "half a hit");
+            assert_eq!(cache.lookup(&key, &tokens, 19).found.cached, 0, "half a hit");
             other.into_iter().for_each(|slot| cache.arena.free_slot(slot));
         }
     }

@@ -35,3 +35,12 @@ pub struct Record {
     /// Of a state: sequences that have started from it.
     pub starts: u32,
 }
+
+/// Why a record is not on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WriteFault {
+    /// The disk is full, whatever the budget says.
+    Full,
+    /// Anything else.
+    Other,
+}

@@ -72,6 +72,8 @@ pub(crate) struct PrefixTree {
     spare_nodes: Vec<NodeId>,
     checkpoints: Vec<Option<Checkpoint>>,
     spare_checkpoints: Vec<CheckpointId>,
+    /// Checkpoints added and removed so far.
+    pub(crate) changes: u64,
     pub(crate) roots: HashMap<CacheKey, NodeId>,
 }
 
@@ -83,6 +85,7 @@ impl PrefixTree {
             spare_nodes: Vec::new(),
             checkpoints: Vec::new(),
             spare_checkpoints: Vec::new(),
+            changes: 0,
             roots: HashMap::new(),
         }
     }
@@ -219,6 +222,7 @@ impl PrefixTree {
     /// Puts a checkpoint in its place among those of its node.
     pub(crate) fn add_checkpoint(&mut self, checkpoint: Checkpoint) -> CheckpointId {
         let (node, position) = (checkpoint.node, checkpoint.position);
+        self.changes += 1;
         let id = match self.spare_checkpoints.pop() {
             Some(id) => {
                 self.checkpoints[id as usize] = Some(checkpoint);
@@ -246,6 +250,7 @@ impl PrefixTree {
     #[allow(clippy::expect_used)] // as in `node`
     pub(crate) fn remove_checkpoint(&mut self, id: CheckpointId) -> Checkpoint {
         let checkpoint = self.checkpoints[id as usize].take().expect("a checkpoint id outlived its checkpoint");
+        self.changes += 1;
         self.spare_checkpoints.push(id);
         self.node_mut(checkpoint.node).checkpoints.retain(|other| *other != id);
         checkpoint

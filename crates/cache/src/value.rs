@@ -38,6 +38,10 @@ impl Seen {
 }
 
 impl Value {
+    pub(crate) fn total_cmp(&self, other: &Value) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+
     /// The value of an item whose hits save `tokens`, which holds `len`.
     pub(crate) fn new((tokens, seen): (usize, Seen), len: usize) -> Self {
         Value(tokens as f64 * seen.likelihood() / len.max(1) as f64)

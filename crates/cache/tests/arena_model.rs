@@ -1,5 +1,5 @@
 //! The arena against a model that keeps a list of intervals: a million random operations, and after each the same
-//! answers, nothing overlapping, nothing in flight moved.
+//! answers, nothing overlapping, nothing moved without a word, and all that is free to be had.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 
 mod random;
@@ -15,14 +15,13 @@ struct Model {
     arena: Arena,
     blocks: BTreeMap<BlockId, u32>,
     slots: BTreeMap<SlotId, u32>,
-    in_flight: Vec<BlockId>,
     moves: usize,
 }
 
 impl Model {
     fn new(shape: ArenaShape) -> Self {
         let arena = Arena::new(shape);
-        Model { shape, arena, blocks: BTreeMap::new(), slots: BTreeMap::new(), in_flight: Vec::new(), moves: 0 }
+        Model { shape, arena, blocks: BTreeMap::new(), slots: BTreeMap::new(), moves: 0 }
     }
 
     fn used(&self) -> usize {
@@ -54,7 +53,7 @@ impl Model {
 
     fn free(&mut self, random: &mut Random) {
         let block = self.blocks.keys().nth(random.below(self.blocks.len().max(1))).copied();
-        if let Some(id) = block.filter(|id| !self.in_flight.contains(id)) {
+        if let Some(id) = block {
             self.blocks.remove(&id);
             self.arena.free_block(id);
             assert_eq!(self.arena.block_place(id), None);
@@ -82,8 +81,17 @@ impl Model {
             assert!(places.iter().all(|place| **place != m.to), "moved onto another");
             **places.iter_mut().find(|place| ***place == m.from).expect("nothing lies there") = m.to;
         }
-        if self.in_flight.is_empty() {
-            assert_eq!(self.arena.free_now(kind) > 0, could > 0, "all that is free can be used");
+        assert_eq!(self.arena.free_now(kind) > 0, could > 0, "all that is free can be used");
+    }
+
+    /// Lends up to `most` units: as many as free memory holds, however it is scattered.
+    fn fill(&mut self, kind: UnitKind, most: usize) {
+        let wanted = most.min((self.shape.len - self.used()) / self.shape_len(kind));
+        for _ in 0..wanted {
+            self.make_room(kind);
+            let before = self.used();
+            self.lend(kind);
+            assert_eq!(self.used(), before + self.shape_len(kind), "what is free cannot be had");
         }
     }
 
@@ -126,15 +134,8 @@ fn a_million_operations() {
                 7..12 => model.free(&mut random),
                 12 => model.make_room(UnitKind::Slot),
                 13 => model.make_room(UnitKind::Block),
-                14 => {
-                    let chosen = model.blocks.keys().filter(|_| random.below(8) == 0).copied().collect::<Vec<_>>();
-                    model.arena.begin_flight(chosen.iter().copied(), []);
-                    model.in_flight.extend(chosen);
-                }
-                _ => {
-                    model.in_flight.clear();
-                    model.arena.end_flight();
-                }
+                14 => model.fill(UnitKind::Slot, random.below(4)),
+                _ => model.fill(UnitKind::Block, random.below(30)),
             }
             model.check();
             if step % 50 == 0 {

@@ -4,7 +4,8 @@
 mod random;
 mod world;
 
-use perilune_cache::{CacheKey, CacheStats, DiskConfig};
+use perilune_cache::{CacheKey, CacheStats, DiskConfig, WriteFault};
+use perilune_tensor::TokenId;
 use random::Random;
 use world::{Contents, Sequence, World, config, tokens};
 
@@ -92,4 +93,49 @@ fn add(a: CacheStats, b: CacheStats) -> CacheStats {
         disk_losses: a.disk_losses + b.disk_losses,
         ..a
     }
+}
+
+/// Stores a prefix of nine tokens in memory, has it written, and says what comes of that.
+fn write(world: &mut World, which: u32, fault: Option<WriteFault>) {
+    let tokens: Vec<TokenId> = (0..9).map(|i| TokenId(100 * which + i)).collect();
+    world.open(CacheKey::default(), tokens);
+    world.compute(0, (9, 0));
+    let Sequence { cache, key, tokens, computed } = world.running.swap_remove(0);
+    world.cache.donate(cache, &key, &tokens[..computed]);
+    world.cache.archive_stored();
+    world.perform();
+    for id in std::mem::take(&mut world.writing) {
+        match fault {
+            None => world.cache.record_written(id),
+            Some(fault) => {
+                world.disk.remove(&id);
+                world.cache.record_not_written(id, fault);
+            }
+        }
+    }
+    world.perform();
+}
+
+#[test]
+fn on_a_disk_that_is_full_what_is_worth_more_takes_the_place_of_what_is_worth_less() {
+    let (config, disk) = (config(400, 0), DiskConfig { len: 1000, queue_len: 100 });
+    let mut world = World::new(config);
+    world.restart((config, disk));
+    // Two blocks, a tail and a state each.
+    (0..5).for_each(|which| write(&mut world, which, None));
+    assert_eq!((world.cache.usage().disk_used, world.cache.usage().disk_states), (40, 5));
+    write(&mut world, 5, Some(WriteFault::Other));
+    let usage = world.cache.usage();
+    assert_eq!((usage.disk_used, usage.disk_len), (40, 1000), "a fault says nothing of the room");
+    write(&mut world, 6, Some(WriteFault::Full));
+    let usage = world.cache.usage();
+    assert!(usage.disk_used <= 40 && usage.disk_len == usage.disk_used, "{usage:?}");
+    let before = world.cache.stats().disk_evictions;
+    (7..20).for_each(|which| write(&mut world, which, None));
+    let (after, stats) = (world.cache.usage(), world.cache.stats());
+    assert!(after.disk_used <= usage.disk_len && stats.disk_evictions > before + 5, "{after:?}, {stats:?}");
+    world.cache.flush();
+    world.perform();
+    assert_eq!((world.cache.usage().disk_used, world.cache.usage().disk_len), (0, 1000), "a flush makes room");
+    assert!(world.disk.is_empty());
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use perilune_cache::WriteFault;
+
 /// A directory or record that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
@@ -34,6 +36,17 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// What it means for what is to be written next.
+    pub(crate) fn fault(&self) -> WriteFault {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match self {
+            DiskError::Io { cause, .. } if matches!(cause.kind(), StorageFull | QuotaExceeded | FileTooLarge) => {
+                WriteFault::Full
+            }
+            _ => WriteFault::Other,
+        }
+    }
+
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DiskError {
         let path = path.into();
         move |cause| DiskError::Io { path, cause }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use perilune_cache::{Record, RecordId};
+use perilune_cache::{Record, RecordId, WriteFault};
 
 use crate::{DiskError, DiskStore};
 
@@ -38,7 +38,7 @@ pub enum DiskEvent {
     /// A record is on disk.
     Written(RecordId),
     /// A record could not be written.
-    NotWritten(RecordId),
+    NotWritten(RecordId, WriteFault),
     /// All units of a read.
     Read {
         /// Of which job.
@@ -111,7 +111,7 @@ fn work(mut store: DiskStore, (inbox, ending): (Receiver<DiskJob>, &AtomicBool),
 
 /// Of failures in a row only the first is said.
 fn write(store: &mut DiskStore, (record, unit): (&Record, Unit), failing: &mut bool) -> DiskEvent {
-    let Some(bytes) = unit() else { return DiskEvent::NotWritten(record.id) };
+    let Some(bytes) = unit() else { return DiskEvent::NotWritten(record.id, WriteFault::Other) };
     match store.write(record, &bytes) {
         Ok(()) => {
             *failing = false;
@@ -121,7 +121,7 @@ fn write(store: &mut DiskStore, (record, unit): (&Record, Unit), failing: &mut b
             if !std::mem::replace(failing, true) {
                 tracing::warn!(%error, "a stored prefix was not written to disk");
             }
-            DiskEvent::NotWritten(record.id)
+            DiskEvent::NotWritten(record.id, error.fault())
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
-use perilune_cache::{CacheKey, Record, RecordId, RecordKind};
+use perilune_cache::{CacheKey, Record, RecordId, RecordKind, WriteFault};
 use perilune_disk::{DiskError, DiskEvent, DiskJob, DiskStore, DiskThread, Identity};
 use perilune_tensor::TokenId;
 
@@ -189,10 +189,41 @@ fn the_thread_reports_what_became_of_each_job() {
         assert!(matches!(events.recv().unwrap(), DiskEvent::Written(written) if written == RecordId(id)));
     }
     for id in [5, 7] {
-        assert!(matches!(events.recv().unwrap(), DiskEvent::NotWritten(record) if record == RecordId(id)));
+        assert!(
+            matches!(events.recv().unwrap(), DiskEvent::NotWritten(record, WriteFault::Other) if record == RecordId(id))
+        );
     }
     assert!(matches!(events.recv().unwrap(), DiskEvent::Read { ticket: 1, units: read } if read == units));
     assert!(matches!(events.recv().unwrap(), DiskEvent::Lost { ticket: 2, record: RecordId(3) }));
     drop(thread);
     assert!(events.recv().is_err());
+}
+
+/// The device that is always full stands where a record is to be written.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_from_other_faults_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = DiskStore::open(dir.path(), ME).unwrap();
+    let partial = file(dir.path(), 2).with_extension("partial");
+    std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
+    let [(first, a), (second, b), ..] = &chain()[..] else { panic!() };
+    store.write(first, a).unwrap();
+    let error = store.write(second, b).unwrap_err();
+    let DiskError::Io { cause, .. } = &error else { panic!("{error}") };
+    assert_eq!(cause.kind(), std::io::ErrorKind::StorageFull);
+    assert!(!partial.exists() && !file(dir.path(), 2).exists(), "half a record is left");
+    assert!(Path::new("/dev/full").exists(), "only the name is removed");
+    assert_eq!(&store.read(first.id).unwrap(), a, "the others are whole");
+
+    std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
+    let (send, events) = channel();
+    let thread = DiskThread::start(store, move |event| send.send(event).unwrap()).unwrap();
+    for _ in 0..2 {
+        let unit = b.clone();
+        thread.send(DiskJob::Write { record: second.clone(), unit: Box::new(|| Some(unit)) });
+    }
+    let full = events.recv().unwrap();
+    assert!(matches!(full, DiskEvent::NotWritten(RecordId(2), WriteFault::Full)), "{full:?}");
+    assert!(matches!(events.recv().unwrap(), DiskEvent::Written(RecordId(2))), "when there is room again");
 }

@@ -11,13 +11,10 @@ use perilune_disk::{DiskEvent, DiskJob, DiskThread};
 use perilune_scheduler::{SeqId, SequenceRequest};
 
 use crate::device_thread::DeviceThread;
+use crate::disk_tier::DiskPatience;
 use crate::handle::Command;
 use crate::{StepInput, StepRunner};
 
-/// The longest that a request waits for the disk.
-const READ_LIMIT: Duration = Duration::from_secs(2);
-/// The longest that an engine takes at its end to write what is stored in memory only.
-const SAVE_LIMIT: Duration = Duration::from_secs(5);
 /// How long to sleep where there is nothing to do but wait for the disk.
 const NAP: Duration = Duration::from_micros(500);
 
@@ -30,6 +27,7 @@ pub(crate) struct DiskDesk {
     next_ticket: u64,
     /// Writes asked for and not reported yet.
     writing: usize,
+    patience: DiskPatience,
 }
 
 /// A desk with what the cache is to know of it.
@@ -49,8 +47,8 @@ struct Held {
 }
 
 impl DiskDesk {
-    pub(crate) fn new(thread: DiskThread, events: Receiver<DiskEvent>) -> Self {
-        DiskDesk { thread, events, held: Vec::new(), next_ticket: 0, writing: 0 }
+    pub(crate) fn new(thread: DiskThread, events: Receiver<DiskEvent>, patience: DiskPatience) -> Self {
+        DiskDesk { thread, events, held: Vec::new(), next_ticket: 0, writing: 0, patience }
     }
 
     /// Holds a request until what it wants has been read; one that wants the same as another waits for the same read.
@@ -69,7 +67,8 @@ impl DiskDesk {
 impl<R: StepRunner> DeviceThread<R> {
     /// Lets a request wait for the disk where that helps, or schedules it.
     pub(crate) fn admit(&mut self, request: SequenceRequest) {
-        self.admit_until(request, Instant::now() + READ_LIMIT);
+        let patience = self.disk.as_ref().map_or(Duration::ZERO, |desk| desk.patience.read);
+        self.admit_until(request, Instant::now() + patience);
     }
 
     fn admit_until(&mut self, request: SequenceRequest, until: Instant) {
@@ -112,10 +111,7 @@ impl<R: StepRunner> DeviceThread<R> {
             tracing::warn!(requests = late.len(), "the disk is slow: prefixes on it are computed again");
             self.release_held(|id| late.contains(&id));
         }
-        let removed = self.cache.take_removed_records();
-        if let (Some(desk), false) = (&self.disk, removed.is_empty()) {
-            desk.thread.send(DiskJob::Remove(removed));
-        }
+        self.send_removals();
         if self.scheduler.is_idle() && self.num_held() > 0 {
             std::thread::sleep(NAP);
         }
@@ -128,9 +124,9 @@ impl<R: StepRunner> DeviceThread<R> {
                 desk.writing -= 1;
                 self.cache.record_written(record);
             }
-            DiskEvent::NotWritten(record) => {
+            DiskEvent::NotWritten(record, fault) => {
                 desk.writing -= 1;
-                self.cache.record_not_written(record);
+                self.cache.record_not_written(record, fault);
             }
             DiskEvent::Read { ticket, units } => self.take_read(ticket, units),
             DiskEvent::Lost { ticket, record } => {
@@ -158,8 +154,16 @@ impl<R: StepRunner> DeviceThread<R> {
         held.into_iter().for_each(|held| self.scheduler.add(held.request));
     }
 
-    /// Sends what the last step's operations set aside to the disk.
+    fn send_removals(&mut self) {
+        let removed = self.cache.take_removed_records();
+        if let (Some(desk), false) = (&self.disk, removed.is_empty()) {
+            desk.thread.send(DiskJob::Remove(removed));
+        }
+    }
+
+    /// Sends what the last step's operations set aside to the disk, after the removal of what gave way to it.
     pub(crate) fn send_archived(&mut self) {
+        self.send_removals();
         let (Some(desk), Some(host)) = (&mut self.disk, self.runner.host_units()) else { return };
         for (id, unit) in host.take_archived() {
             // One that was removed meanwhile is not wanted any more.
@@ -175,9 +179,10 @@ impl<R: StepRunner> DeviceThread<R> {
     /// # Errors
     /// Why the runner failed.
     pub(crate) fn save_everything(&mut self) -> Result<(), String> {
-        let until = Instant::now() + SAVE_LIMIT;
+        let Some(patience) = self.disk.as_ref().map(|desk| desk.patience) else { return Ok(()) };
+        let until = Instant::now() + patience.save;
         let failed = self.cache.stats().disk_skips;
-        while self.disk.is_some() && Instant::now() < until {
+        while Instant::now() < until {
             let more = self.cache.archive_stored();
             let kept = std::mem::take(&mut self.kept);
             let input = StepInput { kept, ops: self.cache.take_ops(), runs: Vec::new() };

@@ -1,6 +1,7 @@
 //! A disk tier before the engine has it.
 
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use perilune_cache::{CacheConfig, DiskConfig, Prefixes};
 use perilune_disk::{DiskStore, DiskThread, Found};
@@ -17,6 +18,24 @@ pub struct DiskTier {
     pub found: Found,
     /// Sizes, in the arena's unit of length.
     pub config: DiskConfig,
+    /// How long it is waited for.
+    pub patience: DiskPatience,
+}
+
+/// How long an engine waits for its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskPatience {
+    /// A request for a prefix that is on disk; then it is computed again.
+    pub read: Duration,
+    /// The end of the engine for what is stored in memory only; then it is not stored any more.
+    pub save: Duration,
+}
+
+impl Default for DiskPatience {
+    /// Two seconds, and five.
+    fn default() -> Self {
+        DiskPatience { read: Duration::from_secs(2), save: Duration::from_secs(5) }
+    }
 }
 
 impl DiskTier {
@@ -48,6 +67,10 @@ impl DiskTier {
         let thread = DiskThread::start(self.store, report).map_err(|error| EngineError::Disk(error.to_string()))?;
         let Found { records, highest, removed } = self.found;
         tracing::info!(records = records.len(), removed, "disk cache opened");
-        Ok(OpenDesk { desk: DiskDesk::new(thread, events), config: self.config, found: (records, highest) })
+        Ok(OpenDesk {
+            desk: DiskDesk::new(thread, events, self.patience),
+            config: self.config,
+            found: (records, highest),
+        })
     }
 }

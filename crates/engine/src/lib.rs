@@ -23,7 +23,7 @@ mod stream;
 
 pub use config::EngineConfig;
 pub use constraints::PendingMasks;
-pub use disk_tier::DiskTier;
+pub use disk_tier::{DiskPatience, DiskTier};
 pub use error::{EngineError, SubmitError};
 pub use event::TokenEvent;
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};

@@ -52,7 +52,8 @@ impl PartialEq for SharedGrammar {
 }
 
 /// The masks of the rows that verify a draft: one before each drafted token and one after the last. Ends early after a
-/// drafted token that is not allowed, whose row is the last: it can only be rejected. Leaves the constraint where it was.
+/// drafted token that is not allowed, whose row is the last: it can only be rejected; and after one that is allowed but not
+/// accepted, the end of an output. Leaves the constraint where it was.
 ///
 /// # Errors
 /// Those of the constraint.
@@ -66,7 +67,10 @@ pub fn masks_along(
         if !masks.last().is_some_and(|mask| mask.allows(*token)) {
             break;
         }
-        constraint.accept(*token)?;
+        // What ends an output may be allowed and yet be nothing that a constraint can go on with: no row after it matters.
+        if constraint.accept(*token).is_err() {
+            break;
+        }
         accepted += 1;
         masks.push(constraint.mask()?);
     }
@@ -106,5 +110,39 @@ mod tests {
         assert_eq!(masks, [1, 2, 3].map(|id| TokenMask::of(&[TokenId(id)], 6)));
         assert_eq!(constraint.0, [0]);
         assert_eq!(masks_along(&mut constraint, &[]).unwrap().len(), 1);
+    }
+
+    /// Complete after one token: then only the end is allowed, which it does not accept.
+    #[derive(Debug)]
+    struct Complete(Vec<TokenId>);
+
+    impl TokenConstraint for Complete {
+        fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+            Ok(TokenMask::of(&[TokenId(self.0.len() as u32)], 6))
+        }
+
+        fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
+            if !self.0.is_empty() {
+                return Err(ConstraintError("the answer was complete".to_owned()));
+            }
+            self.0.push(token);
+            Ok(())
+        }
+
+        fn roll_back(&mut self, count: usize) -> Result<(), ConstraintError> {
+            self.0.truncate(self.0.len() - count);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_draft_that_goes_on_after_the_end_is_no_fault() {
+        let mut constraint = Complete(Vec::new());
+        for drafted in [vec![0, 1], vec![0, 1, 1], vec![0, 1, 5]] {
+            let drafted: Vec<TokenId> = drafted.into_iter().map(TokenId).collect();
+            let masks = masks_along(&mut constraint, &drafted).unwrap();
+            assert_eq!(masks, [0, 1].map(|id| TokenMask::of(&[TokenId(id)], 6)), "{drafted:?}");
+            assert!(constraint.0.is_empty());
+        }
     }
 }

@@ -219,7 +219,8 @@ impl Scheduler {
     fn admit(&mut self, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget)) {
         while self.running.len() < self.config.max_running && budget.prefill > 0 {
             let Some(next) = self.waiting.front() else { return };
-            let found = cache.lookup(next.key(), next.tokens(), next.reusable());
+            let lookup = cache.lookup(next.key(), next.tokens(), next.reusable());
+            let found = lookup.found;
             let promised: usize = self.running.values().map(|sequence| missing_blocks(sequence, cache)).sum();
             let wanted = next.tokens().len() + usize::from(next.generates());
             if !self.running.is_empty() && !cache.has_room(found, (wanted, promised)) {
@@ -228,10 +229,8 @@ impl Scheduler {
             if self.waits_for_another(found) {
                 return;
             }
+            let Ok(opened) = cache.open(lookup) else { return };
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            let Ok(opened) = cache.open(sequence.key(), sequence.tokens(), sequence.reusable()) else {
-                return self.waiting.push_front(sequence);
-            };
             let known = Known {
                 hints: sequence.hints(),
                 cached: opened.cached,

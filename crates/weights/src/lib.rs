@@ -22,7 +22,7 @@ pub use checkpoint::{Checkpoint, HostWeight};
 pub use draft_schema::{DraftNames, expected_draft_tensors};
 pub use error::WeightsError;
 pub use finite::check_finite;
-pub use gguf::{GgufFormat, write_gguf};
+pub use gguf::{GgufFormat, GgufOptions, GgufVocabulary, write_gguf};
 pub use progress::{Progress, Stage};
 pub use quantize::Quantize;
 pub use random::{RandomOptions, StoredExperts, write_random_checkpoint, write_random_draft};

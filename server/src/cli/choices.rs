@@ -91,7 +91,7 @@ impl OverloadStatus {
 /// Formats of other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ConvertTo {
-    /// llama.cpp's, without a vocabulary.
+    /// llama.cpp's, without the model's vocabulary.
     Gguf,
 }
 
@@ -108,6 +108,15 @@ pub enum MatrixFormat {
     /// 4 bits a weight and a scale for 32; 8 in the head.
     #[value(name = "q4_0")]
     Q4_0,
+}
+
+/// What a converted file says of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Vocabulary {
+    /// Nothing.
+    None,
+    /// Each has its number as its text; what llama-server needs to generate anything.
+    Numbered,
 }
 
 /// How routed experts are stored.

@@ -189,6 +189,7 @@ impl<A: Answer> Prepared<A> {
             client_stops: self.params.stop_token_ids.clone(),
             noted: OpenTurn::begin(record.clone(), submitted, prompt.tokens.len()),
         };
-        Ok(Generation::new(app.clone(), stream, choice))
+        let log = app.settings.request_log.as_ref().map(|log| log.entry((&prompt.tokens, &prompt.turn_ends)));
+        Ok(Generation::new(app.clone(), stream, choice).logged(log))
     }
 }

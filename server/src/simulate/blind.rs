@@ -198,7 +198,7 @@ mod tests {
 
     fn request(pieces: &[(u64, usize)]) -> Request {
         let tokens: Vec<_> = pieces.iter().flat_map(|(id, len)| (0..*len).map(|i| stand_in(*id, i))).collect();
-        Request { prompt_len: tokens.len() - 1, tokens, turn_ends: Vec::new() }
+        Request { prompt_len: tokens.len() - 1, tokens, ..Request::default() }
     }
 
     #[test]

@@ -69,11 +69,12 @@ fn start<'r>(
 ) -> Option<usize> {
     let (key, prompt) = (CacheKey::default(), &request.tokens[..request.prompt_len]);
     let limit = request.prompt_len - 1;
-    let found = cache.lookup(&key, prompt, limit);
+    let lookup = cache.lookup(&key, prompt, limit);
+    let found = lookup.found;
     if !cache.has_room(found, (request.tokens.len(), 0)) {
         return None;
     }
-    let mut opened = cache.open(&key, prompt, limit).ok()?;
+    let mut opened = cache.open(lookup).ok()?;
     cache.grow(&mut opened.cache, request.tokens.len()).ok()?;
     let places = rules.places(KnownPlaces {
         hints: &request.turn_ends,

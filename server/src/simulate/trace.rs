@@ -1,8 +1,8 @@
 //! Traces of requests, one JSON object a line.
 //!
 //! Two forms are read. The published Mooncake form has `timestamp` (ms), `input_length`, `output_length` and `hash_ids`,
-//! one id per 512 tokens of the prompt: equal ids stand for equal tokens. Our own form has the `tokens` themselves, the
-//! `output` tokens, and `checkpoints`, the positions at which turns end.
+//! one id per 512 tokens of the prompt: equal ids stand for equal tokens. Our own form, which `serve --request-log` writes,
+//! has a `timestamp`, the `tokens` themselves, the `output` tokens, and `checkpoints`, the positions at which turns end.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -24,11 +24,15 @@ pub(super) struct Request {
     pub(super) prompt_len: usize,
     /// Positions in the prompt at which turns end, rising.
     pub(super) turn_ends: Vec<usize>,
+    /// When it arrived, ms.
+    pub(super) timestamp: u64,
 }
 
 /// A line of our own form.
 #[derive(Deserialize)]
 struct Tokens {
+    #[serde(default)]
+    timestamp: u64,
     tokens: Vec<u32>,
     #[serde(default)]
     output: Vec<u32>,
@@ -39,12 +43,14 @@ struct Tokens {
 /// A line of the Mooncake form.
 #[derive(Deserialize)]
 struct Mooncake {
+    #[serde(default)]
+    timestamp: u64,
     input_length: usize,
     output_length: usize,
     hash_ids: Vec<u64>,
 }
 
-/// The requests of a file, in its order.
+/// The requests of a file in the order of their arrival; those without a time, or of the same, in that of the file.
 ///
 /// # Errors
 /// A file that cannot be read, or a line of neither form, with its number.
@@ -62,6 +68,7 @@ pub(super) fn read(path: &Path, block_size: usize) -> Result<Vec<Request>, Serve
         }
         requests.push(request(&line, index as u64).map_err(|what| failed(format!("line {}: {what}", index + 1)))?);
     }
+    requests.sort_by_key(|request: &Request| request.timestamp);
     Ok(requests)
 }
 
@@ -84,11 +91,11 @@ fn of_tokens(line: Tokens) -> Result<Request, String> {
     }
     let prompt_len = line.tokens.len();
     let tokens = line.tokens.into_iter().chain(line.output).map(TokenId).collect();
-    Ok(Request { tokens, prompt_len, turn_ends: line.checkpoints })
+    Ok(Request { tokens, prompt_len, turn_ends: line.checkpoints, timestamp: line.timestamp })
 }
 
 fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
-    let Mooncake { input_length, output_length, hash_ids } = line;
+    let Mooncake { timestamp, input_length, output_length, hash_ids } = line;
     if input_length == 0 || hash_ids.len() < input_length.div_ceil(HASHED) {
         let wanted = input_length.div_ceil(HASHED).max(1);
         return Err(format!("{} `hash_ids` for {input_length} tokens, not {wanted}", hash_ids.len()));
@@ -96,7 +103,8 @@ fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
     let prompt = (0..input_length).map(|i| stand_in(hash_ids[i / HASHED], i % HASHED));
     // Nothing is known of answers; no two are alike.
     let answer = (0..output_length).map(|i| stand_in(number ^ (1 << 60), i));
-    Ok(Request { tokens: prompt.chain(answer).collect(), prompt_len: input_length, turn_ends: Vec::new() })
+    let tokens = prompt.chain(answer).collect();
+    Ok(Request { tokens, prompt_len: input_length, turn_ends: Vec::new(), timestamp })
 }
 
 /// Token `i` of a stretch of text: equal for equal `id`.
@@ -124,6 +132,16 @@ mod tests {
         let other = parse(&line.replace("[3, 9]", "[3, 8]")).unwrap();
         assert_eq!(theirs.tokens[..512], other.tokens[..512]);
         assert_ne!(theirs.tokens[512..600], other.tokens[512..600]);
+    }
+
+    #[test]
+    fn a_file_is_read_in_the_order_of_arrival() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let line = |at: u64, token: u32| format!("{{\"timestamp\": {at}, \"tokens\": [{token}]}}\n");
+        std::fs::write(&path, [line(5, 1), line(3, 2), line(5, 3), line(0, 4)].concat()).unwrap();
+        let order: Vec<u32> = read(&path, 64).unwrap().iter().map(|request| request.tokens[0].0).collect();
+        assert_eq!(order, [4, 2, 1, 3]);
     }
 
     #[test]

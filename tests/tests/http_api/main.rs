@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests
 
+mod cached_chats;
 mod client;
 mod completions;
 mod disconnects;
@@ -20,6 +21,7 @@ mod openapi;
 mod parameters;
 mod prefixes;
 mod profiles;
+mod request_log;
 mod responses;
 mod schemas;
 mod script;

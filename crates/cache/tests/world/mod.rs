@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use perilune_cache::{
     ArenaShape, CacheConfig, CacheKey, CacheManager, CacheOp, DiskConfig, HostId, Place, Prefixes, Record, RecordId,
-    RecordKind, SequenceCache, SlotId, UnitKind,
+    RecordKind, SequenceCache, SlotId, UnitKind, WriteFault,
 };
 use perilune_tensor::TokenId;
 
@@ -106,7 +106,7 @@ impl World {
             return self.cache.record_written(id);
         }
         self.disk.remove(&id);
-        self.cache.record_not_written(id);
+        self.cache.record_not_written(id, WriteFault::Other);
         self.perform();
     }
 
@@ -119,7 +119,7 @@ impl World {
         }
         let prefix = &tokens[..read.position];
         let staged = self.cache.adopt(key, prefix, &read);
-        let found = self.cache.lookup(key, tokens, tokens.len() - 1).cached;
+        let found = self.cache.lookup(key, tokens, tokens.len() - 1).found.cached;
         assert!(staged.is_empty() || found == read.position, "{read:?}");
         for (record, id) in staged {
             let contents = self.disk[&record].1.clone();
@@ -160,8 +160,9 @@ impl World {
     }
 
     pub(crate) fn open(&mut self, key: CacheKey, tokens: Vec<TokenId>) {
-        let found = self.cache.lookup(&key, &tokens, tokens.len() - 1);
-        let Ok(opened) = self.cache.open(&key, &tokens, tokens.len() - 1) else { return };
+        let lookup = self.cache.lookup(&key, &tokens, tokens.len() - 1);
+        let found = lookup.found;
+        let Ok(opened) = self.cache.open(lookup) else { return };
         assert!(opened.cached == found.cached || opened.cached == 0, "{found:?}");
         self.perform();
         self.running.push(Sequence { cache: opened.cache, key, tokens, computed: opened.cached });

@@ -20,6 +20,7 @@ pub(crate) enum Value {
     Bool(bool),
     Text(&'static str),
     Numbers(Vec<u32>),
+    Texts(Vec<String>),
 }
 
 /// Makes the bytes of a tensor.
@@ -113,12 +114,25 @@ fn put_value(head: &mut Vec<u8>, value: &Value) {
             head.extend((numbers.len() as u64).to_le_bytes());
             numbers.iter().for_each(|number| head.extend(number.to_le_bytes()));
         }
+        Value::Texts(texts) => {
+            head.extend(array_code.to_le_bytes());
+            head.extend(text_code.to_le_bytes());
+            head.extend((texts.len() as u64).to_le_bytes());
+            texts.iter().for_each(|text| put_text(head, text));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_lie_one_behind_the_other() {
+        let mut head = Vec::new();
+        put_value(&mut head, &Value::Texts(vec!["ab".to_owned(), String::new()]));
+        assert_eq!(head, b"\x09\0\0\0\x08\0\0\0\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0ab\0\0\0\0\0\0\0\0");
+    }
 
     #[test]
     fn a_file_lies_as_the_format_says() {

@@ -4,6 +4,7 @@ use perilune_config::{
     FfnActivation, KdaDecay, LatentNorm, LayerKind, ModelConfig, OutGateRank, OutputGate, RouterNorm,
 };
 
+use super::GgufVocabulary;
 use super::container::Value;
 use crate::WeightsError;
 
@@ -53,10 +54,22 @@ pub(crate) fn architecture(config: &ModelConfig) -> Result<Architecture, Weights
     Ok(if k3 { Architecture::KimiK3 } else { Architecture::KimiLinear })
 }
 
+/// The tokenizer's part: none, or one that names every token by its number.
+pub(crate) fn vocabulary(config: &ModelConfig, vocabulary: GgufVocabulary) -> Vec<(String, Value)> {
+    let entry = |key: &str, value| (format!("tokenizer.ggml.{key}"), value);
+    match vocabulary {
+        GgufVocabulary::None => vec![entry("model", Value::Text("no_vocab"))],
+        GgufVocabulary::Numbered => vec![
+            entry("model", Value::Text("llama")),
+            entry("tokens", Value::Texts((0..config.vocab_size).map(|id| format!("[{id}]")).collect())),
+            entry("add_bos_token", Value::Bool(false)),
+        ],
+    }
+}
+
 pub(crate) fn metadata(config: &ModelConfig, arch: Architecture) -> Vec<(String, Value)> {
     let mut list = List { prefix: arch.name(), values: Vec::new() };
     list.values.push(("general.architecture".into(), Value::Text(arch.name())));
-    list.values.push(("tokenizer.ggml.model".into(), Value::Text("no_vocab")));
     list.number("vocab_size", config.vocab_size);
     list.number("context_length", config.max_positions.unwrap_or(32_768));
     list.number("embedding_length", config.hidden_size);

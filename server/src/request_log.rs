@@ -1,0 +1,92 @@
+//! A log of requests as `simulate-cache --trace` reads it: one JSON object a line, tokens in the clear.
+//!
+//! Lines are written when requests end, in whatever order that is; each has the time of its arrival.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use perilune_tensor::TokenId;
+use serde_json::json;
+
+use crate::error::ServerError;
+
+/// An open log.
+#[derive(Debug, Clone)]
+pub struct RequestLog(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: Mutex<File>,
+    begin: Instant,
+}
+
+impl PartialEq for RequestLog {
+    /// Whether both write to the same open file.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for RequestLog {}
+
+impl RequestLog {
+    /// Opens a file, made where it is absent; what it holds stays.
+    ///
+    /// # Errors
+    /// `Flag` where it cannot be written.
+    pub fn open(path: &Path) -> Result<RequestLog, ServerError> {
+        let mut options = File::options();
+        options.create(true).append(true);
+        // Tokens are what people wrote.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path).map_err(|error| ServerError::Flag {
+            flag: "--request-log",
+            value: path.display().to_string(),
+            rule: error.to_string(),
+        })?;
+        Ok(RequestLog(Arc::new(Inner { file: Mutex::new(file), begin: Instant::now() })))
+    }
+
+    /// A request that has just been taken; it is written when the entry is dropped.
+    pub(crate) fn entry(&self, (prompt, turn_ends): (&[TokenId], &[usize])) -> LogEntry {
+        let timestamp_ms = self.0.begin.elapsed().as_millis() as u64;
+        let (prompt, turn_ends) = (prompt.to_vec(), turn_ends.to_vec());
+        LogEntry { log: self.clone(), timestamp_ms, prompt, turn_ends, output: Vec::new() }
+    }
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(crate) struct LogEntry {
+    log: RequestLog,
+    timestamp_ms: u64,
+    prompt: Vec<TokenId>,
+    turn_ends: Vec<usize>,
+    output: Vec<TokenId>,
+}
+
+impl LogEntry {
+    /// A token was generated.
+    pub(crate) fn push(&mut self, token: TokenId) {
+        self.output.push(token);
+    }
+}
+
+impl Drop for LogEntry {
+    fn drop(&mut self) {
+        let ids = |tokens: &[TokenId]| tokens.iter().map(|token| token.0).collect::<Vec<u32>>();
+        let line = json!({
+            "timestamp": self.timestamp_ms, "tokens": ids(&self.prompt), "output": ids(&self.output),
+            "checkpoints": self.turn_ends,
+        });
+        let mut file = self.log.0.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // One write, so that a line is whole or missing.
+        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
+            tracing::warn!(%error, "a request was not logged");
+        }
+    }
+}
