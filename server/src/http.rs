@@ -12,7 +12,7 @@ use crate::access;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::request_id::tag;
-use crate::routes::{admin, cache, chat, completions, health, messages, models, native, responses, tokenize};
+use crate::routes::{admin, cache, chat, completions, health, messages, models, native, playground, responses, tokenize};
 
 /// All routes of the server.
 pub fn router(app: SharedApp) -> Router {
@@ -33,6 +33,8 @@ pub fn router(app: SharedApp) -> Router {
         .route("/abort_request", post(admin::abort_request))
         .route("/server_info", get(admin::server_info))
         .route("/tokenizer_info", get(admin::tokenizer_info))
+        .route("/", get(playground::home))
+        .route("/playground", get(playground::page))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))

@@ -16,6 +16,7 @@ mod messages;
 mod named_events;
 mod native;
 mod parameters;
+mod playground;
 mod prefixes;
 mod responses;
 mod schemas;
