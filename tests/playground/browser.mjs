@@ -27,6 +27,8 @@ export async function serve(...flags) {
   const command = ["serve", "--port", String(port), "--draft-model", "models/demo-dspark", ...flags];
   const child = spawn(path.join(target, "release/perilune"), command, { cwd: ROOT, stdio: ["ignore", "ignore", "inherit"] });
   const ended = new Promise((resolve) => child.once("exit", resolve));
+  // Where a check fails before its end.
+  process.once("exit", () => child.kill("SIGKILL"));
   const base = `http://127.0.0.1:${port}`;
   for (let tries = 0; tries < 600 && child.exitCode === null; tries++) {
     const ready = await fetch(`${base}/ready`).catch(() => null);
