@@ -1,6 +1,6 @@
 //! Who may ask: keys for everything but liveness, others for what changes the server.
 //!
-//! With keys set every route but `/health` needs one, `/metrics` too unless that was switched off; a route for
+//! With keys set every route but `/health` and the playground's page needs one, `/metrics` too unless that was switched off; a route for
 //! administrators needs an administrator's key where there are any, else an ordinary one. Keys are compared in constant
 //! time, and all of them, so that the time of an answer tells nothing.
 
@@ -14,8 +14,8 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::app::SharedApp;
 use crate::error::{ApiError, ServerError};
 
-/// Answered without a key.
-const OPEN: &[&str] = &["/health"];
+/// Answered without a key: liveness, and a page that holds nothing of this server and asks for a key itself.
+const OPEN: &[&str] = &["/health", "/", "/playground"];
 /// What changes the server for everybody, or shows what others do.
 const ADMIN: &[&str] = &["/abort_request", "/cache", "/flush_cache"];
 /// Anthropic's header for keys.

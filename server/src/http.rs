@@ -18,7 +18,9 @@ use crate::journal;
 use crate::openapi::{Documentation, Documented, Operation, operations as op};
 use crate::places;
 use crate::request_id::tag;
-use crate::routes::{admin, cache, chat, completions, docs, health, messages, models, native, responses, tokenize};
+use crate::routes::{
+    admin, cache, chat, completions, docs, health, messages, models, native, playground, responses, tokenize,
+};
 
 /// A path, where it leads, and what is said of it.
 struct Route {
@@ -61,6 +63,8 @@ fn routes() -> Vec<Route> {
         Route::post("/abort_request", admin::abort_request, op::abort_request()),
         Route::get("/server_info", admin::server_info, op::server_info()),
         Route::get("/tokenizer_info", admin::tokenizer_info, op::tokenizer_info()),
+        Route::get("/", playground::home, op::home()),
+        Route::get("/playground", playground::page, op::playground()),
         Route::get("/health", health::health, op::health()),
         Route::get("/ready", health::ready, op::ready()),
         Route::get("/version", health::version, op::version()),

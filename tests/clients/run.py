@@ -1,33 +1,99 @@
 """Runs the scripts of this folder against one server: the release binary with the demo, or the one at BASE_URL.
 
     pip install -r tests/clients/requirements.txt
-    cargo build --release && python tests/clients/run.py [--all] [BASE_URL]
+    cargo build --release && python tests/clients/run.py [--all | --only NAME,…] [BASE_URL]
 
-Without --all only those of the openai and anthropic packages; the others need requirements-all.txt.
+Without a flag the quick half: the packages of OpenAI, for Python and for Node, and of Anthropic, and the playground in a
+browser (where there is a Chromium; it starts servers of its own). With --all the others too, each in an environment of its own under target/clients, made when it is first needed (some gigabytes: two of the load
+generators bring torch).
 """
 
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import venv
 
-QUICK = ["openai_chat.py", "openai_structured.py", "anthropic_messages.py"]
-REST = ["langchain_openai_client.py", "litellm_client.py"]
+HERE = pathlib.Path(__file__).parent
+QUICK = ["openai_chat.py", "openai_structured.py", "anthropic_messages.py", "node/openai_node.mjs", "../playground/run.mjs"]
+# Script, and the requirements it has to itself.
+REST = {
+    "langchain_openai_client.py": "langchain",
+    "litellm_client.py": "litellm",
+    "lm_eval_client.py": "lm-eval",
+    "guidellm_client.py": "guidellm",
+    "aiperf_client.py": "aiperf",
+    "sglang_serving.py": "sglang",
+}
+# Packages that are installed without what they ask for.
+ALONE = {"sglang": "sglang==0.5.23"}
+
+
+def environment(name):
+    """The Python of an environment with the packages of requirements-NAME.txt; made where it is not there or has others."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[1] / "target"))
+    folder, wanted = target / "clients" / name, (HERE / f"requirements-{name}.txt").read_text() + ALONE.get(name, "")
+    python, done = folder / "bin" / "python", folder / "installed.txt"
+    if not done.is_file() or done.read_text() != wanted:
+        print(f"installing {name} in {folder}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "-r", HERE / f"requirements-{name}.txt"], check=True)
+        if name in ALONE:
+            subprocess.run([*pip, "--no-deps", ALONE[name]], check=True)
+        done.write_text(wanted)
+    return python
+
+
+def node(folder):
+    """Node, the one of this Python's packages before any other, with the packages that the scripts of a folder need."""
+    beside = pathlib.Path(sys.executable).parent
+    path = os.pathsep.join([str(beside), os.environ["PATH"]])
+    npm = shutil.which("npm", path=path)
+    if npm is None:
+        raise SystemExit("there is no npm: pip install -r tests/clients/requirements.txt")
+    # Where they are whole, this only looks.
+    if not (folder / "node_modules" / ".package-lock.json").is_file():
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder]
+        subprocess.run(command, check=True, env={**os.environ, "PATH": path})
+    return shutil.which("node", path=path)
+
+
+def interpreter(script):
+    if script.endswith(".mjs"):
+        return node((HERE / script).parent)
+    return environment(REST[script]) if script in REST else sys.executable
+
+
+def chosen(flags):
+    """The scripts that the command line asks for."""
+    match flags:
+        case []:
+            return QUICK
+        case ["--all"]:
+            return [*QUICK, *REST]
+        case ["--only", names]:
+            known = {**dict.fromkeys(QUICK), **REST}
+            return [script for script in known if any(name in script for name in names.split(","))]
+    raise SystemExit(__doc__)
 
 
 def main():
-    everything = "--all" in sys.argv
-    sys.argv = [arg for arg in sys.argv if arg != "--all"]
+    flags = [argument for argument in sys.argv[1:] if "://" not in argument]
+    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if "://" in argument)]
     # Imported late: it reads the arguments.
     import server
 
+    scripts = {script: interpreter(script) for script in chosen(flags)}
     failed = []
     with server.running() as base:
-        for script in QUICK + (REST if everything else []):
-            path = pathlib.Path(__file__).parent / script
-            if subprocess.run([sys.executable, path, base]).returncode != 0:
+        for script, program in scripts.items():
+            if subprocess.run([program, HERE / script, base]).returncode != 0:
                 failed.append(script)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
+    print(f"clients: {len(scripts)} passed")
 
 
 if __name__ == "__main__":

@@ -193,3 +193,11 @@ pub(crate) fn document() -> Operation {
 pub(crate) fn page() -> Operation {
     Operation::new(OPERATIONS, "This document as a page").text(200, "text/html", "A page.")
 }
+
+pub(crate) fn home() -> Operation {
+    Operation::new(OPERATIONS, "To the playground").text(307, "text/plain", "Where the playground is.")
+}
+
+pub(crate) fn playground() -> Operation {
+    Operation::new(OPERATIONS, "A page to talk to the model with").text(200, "text/html", "The page.")
+}

@@ -11,6 +11,7 @@ pub mod health;
 pub mod messages;
 pub mod models;
 pub mod native;
+pub mod playground;
 pub mod responses;
 pub mod tokenize;
 

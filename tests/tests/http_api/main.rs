@@ -19,6 +19,7 @@ mod named_events;
 mod native;
 mod openapi;
 mod parameters;
+mod playground;
 mod prefixes;
 mod profiles;
 mod request_log;

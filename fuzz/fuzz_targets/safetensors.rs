@@ -1,0 +1,4 @@
+//! Feeds [`perilune_fuzz::checks::safetensors`] with whatever libFuzzer thinks of.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| perilune_fuzz::checks::safetensors(data));
