@@ -98,6 +98,10 @@ pub struct ModelArgs {
     /// Most requests that may wait.
     #[arg(long, env = "PERILUNE_MAX_QUEUED_REQUESTS", value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_queued_requests: usize,
+    /// Where the seeds of requests without one come from, to get the same answers again; the system's randomness where
+    /// absent.
+    #[arg(long, env = "PERILUNE_RANDOM_SEED", value_name = "N")]
+    pub random_seed: Option<u64>,
     /// Tokens per block of the latent cache.
     #[arg(long, env = "PERILUNE_BLOCK_SIZE", value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
     pub block_size: usize,

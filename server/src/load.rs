@@ -51,6 +51,8 @@ pub struct LoadOptions {
     pub max_running_requests: usize,
     /// Most requests that wait.
     pub max_queued_requests: usize,
+    /// Where the seeds of requests without one come from; the system's randomness where absent.
+    pub random_seed: Option<u64>,
     /// Tokens per block of the latent cache.
     pub block_size: usize,
     /// Whether prefixes are kept for later requests.
@@ -103,6 +105,7 @@ impl LoadOptions {
             chunked_prefill_size: args.chunked_prefill_size,
             max_running_requests: args.max_running_requests,
             max_queued_requests: args.max_queued_requests,
+            random_seed: args.random_seed,
             block_size: args.block_size,
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
@@ -295,6 +298,7 @@ impl LoadModel<'_> {
                 least_gap: options.block_size,
             },
             eos_ids: self.eos_ids.clone(),
+            random_seed: options.random_seed,
         })
     }
 

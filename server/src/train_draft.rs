@@ -148,6 +148,7 @@ fn load_options(args: &TrainDraftArgs, dir: PathBuf, options: &RunOptions) -> Lo
         chunked_prefill_size: 512,
         max_running_requests: args.concurrency,
         max_queued_requests: args.concurrency,
+        random_seed: None,
         block_size: 64,
         prefixes: perilune_engine::Prefixes::Forget,
         host_cache_bytes: Some(0),

@@ -21,6 +21,7 @@ fn config(units: (usize, usize)) -> EngineConfig {
     EngineConfig {
         max_running_requests: 4,
         max_queued_requests: 100,
+        random_seed: None,
         chunked_prefill_size: 64,
         max_prompt_logit_rows: 64,
         max_drafts: 0,

@@ -18,6 +18,7 @@ fn config() -> EngineConfig {
     EngineConfig {
         max_running_requests: 8,
         max_queued_requests: 300,
+        random_seed: None,
         chunked_prefill_size: 16,
         max_prompt_logit_rows: 8,
         max_drafts: 0,

@@ -12,6 +12,7 @@ fn config() -> EngineConfig {
     EngineConfig {
         max_running_requests: 4,
         max_queued_requests: 300,
+        random_seed: None,
         chunked_prefill_size: 8,
         max_prompt_logit_rows: 4,
         max_drafts: 0,

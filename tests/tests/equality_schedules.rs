@@ -25,6 +25,7 @@ fn calm(requests: &[GenerateRequest], room: Room<'_>) -> EngineConfig {
     EngineConfig {
         max_running_requests: 1,
         max_queued_requests: 64,
+        random_seed: None,
         chunked_prefill_size: context_length,
         max_prompt_logit_rows: context_length,
         max_drafts: 0,

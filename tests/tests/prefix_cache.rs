@@ -21,6 +21,7 @@ fn config(block_size: usize, units: (usize, usize)) -> EngineConfig {
     EngineConfig {
         max_running_requests: 8,
         max_queued_requests: 2000,
+        random_seed: None,
         chunked_prefill_size: 256,
         max_prompt_logit_rows: 64,
         max_drafts: 0,

@@ -19,6 +19,7 @@ fn config(model: &Tiny, running: usize) -> EngineConfig {
     EngineConfig {
         max_running_requests: running,
         max_queued_requests: 100_000,
+        random_seed: Some(17),
         chunked_prefill_size: 64,
         max_prompt_logit_rows: 16,
         max_drafts: 0,
@@ -140,14 +141,41 @@ fn both_families_and_drafts_that_know_nothing() {
     }
 }
 
+#[test]
+fn a_seed_draws_the_same_tokens_whatever_the_draft() {
+    let model = Tiny::new("k3");
+    let params = |seed: u64| SamplingParams {
+        temperature: 0.3 + (seed % 3) as f32 * 0.4,
+        top_p: if seed.is_multiple_of(2) { 0.9 } else { 1.0 },
+        frequency_penalty: if seed.is_multiple_of(5) { 0.5 } else { 0.0 },
+        logprobs: (seed.is_multiple_of(4)).then_some(2),
+        seed: Some(seed),
+        max_tokens: Some(24),
+        ..SamplingParams::default()
+    };
+    let prompt = |seed: u64| [5, 15, 39, seed as u32 % 40].map(TokenId).to_vec();
+    let requests: Vec<_> = (0..200).map(|seed| GenerateRequest::new(prompt(seed), params(seed))).collect();
+    let expected = run(&plain(&model), &requests);
+    let config = EngineConfig { max_drafts: 5, ..config(&model, 16) };
+    let draft = ByChance { max_drafts: 5, vocab_size: VOCAB, sharpness: 1.0 };
+    let by_chance = Engine::start(model.speculating(&config, draft), config.clone()).unwrap();
+    for engine in [by_chance, by_heart(&model, &book(&requests, &expected), (7, None))] {
+        let found = run(&engine, &requests);
+        for (i, (found, expected)) in found.into_iter().zip(&expected).enumerate() {
+            assert_eq!(&comparable(found), expected, "request {i}");
+        }
+        let stats = end(&engine).drafts;
+        assert!(stats.drafted[0] > 500 && stats.accepted[0] > 20, "{stats:?}");
+    }
+}
+
 /// Counts of the second and third token of many samples, which is where drafts come in.
 fn pairs(engine: &EngineHandle, params: &SamplingParams, samples: u64) -> BTreeMap<(u32, u32), f64> {
-    let request = |seed| {
-        let params = SamplingParams { seed: Some(seed), max_tokens: Some(4), ignore_eos: true, ..params.clone() };
-        GenerateRequest::new([5, 15, 39].map(TokenId).to_vec(), params)
-    };
+    // Without a seed of its own: with one, every token is that of a run without drafts.
+    let params = SamplingParams { seed: None, max_tokens: Some(4), ignore_eos: true, ..params.clone() };
+    let request = GenerateRequest::new([5, 15, 39].map(TokenId).to_vec(), params);
     let mut counts = BTreeMap::new();
-    for events in run(engine, &(0..samples).map(request).collect::<Vec<_>>()) {
+    for events in run(engine, &vec![request; samples as usize]) {
         let tokens = tokens(&events);
         *counts.entry((tokens[1].0, tokens[2].0)).or_insert(0.0) += 1.0;
     }

@@ -82,6 +82,7 @@ fn a_step_of_256_sequences_on_a_device_that_costs_nothing() {
     let config = EngineConfig {
         max_running_requests: SEQUENCES,
         max_queued_requests: SEQUENCES,
+        random_seed: None,
         chunked_prefill_size: 4096,
         max_prompt_logit_rows: 64,
         max_drafts: 0,

@@ -29,6 +29,8 @@ pub struct EngineConfig {
     pub checkpoints: CheckpointRules,
     /// Tokens that end an output unless the caller says `ignore_eos`.
     pub eos_ids: Vec<TokenId>,
+    /// Where the seeds of requests without one come from; the system's randomness where absent.
+    pub random_seed: Option<u64>,
 }
 
 impl EngineConfig {

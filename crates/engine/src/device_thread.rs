@@ -94,6 +94,7 @@ impl<R: StepRunner> DeviceThread<R> {
             cache.attach_disk(open.config, open.found);
             open.desk
         });
+        let seeds = config.random_seed.map_or_else(SeedSource::from_entropy, SeedSource::from_seed);
         DeviceThread {
             runner,
             scheduler,
@@ -102,7 +103,7 @@ impl<R: StepRunner> DeviceThread<R> {
             shared,
             inbox,
             streams: HashMap::new(),
-            seeds: SeedSource::from_entropy(),
+            seeds,
             constraints: Constraints::default(),
             ending: Ending::No,
             kept: Vec::new(),

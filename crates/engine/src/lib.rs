@@ -37,7 +37,7 @@ pub use perilune_sampling::{
     ConstraintError, Grammar, SamplingParams, SharedGrammar, TokenConstraint, TokenLogprob, TokenLogprobs,
 };
 pub use perilune_scheduler::{CheckpointRules, FinishReason, Known as KnownPlaces, TokenRole, Usage};
-pub use runner::{HostUnits, StateCopy, StepInput, StepOutput, StepRun, StepRunner};
+pub use runner::{DrawnDrafts, HostUnits, StateCopy, StepInput, StepOutput, StepRun, StepRunner};
 pub use sizing::{PoolRequest, PoolSizes, size_pools};
 pub use speculation::Speculation;
 pub use state_format::StateFormat;

@@ -18,8 +18,10 @@ use perilune_model::{
 use perilune_speculate::Proposal;
 use perilune_tensor::TokenId;
 
-use crate::speculation::{accept_drawn, accept_greedy, rows_with_drafts, scoring, unscored};
-use crate::{EngineConfig, HostUnits, Speculation, StateFormat, StepInput, StepOutput, StepRun, StepRunner};
+use crate::speculation::{accept_drawn, accept_same, rows_with_drafts, scoring, unscored};
+use crate::{
+    DrawnDrafts, EngineConfig, HostUnits, Speculation, StateFormat, StepInput, StepOutput, StepRun, StepRunner,
+};
 
 /// A model with the memory of its sequences and of a step.
 #[derive(Debug)]
@@ -370,12 +372,13 @@ impl<B: Backend> ModelRunner<B> {
             let first = asked[run].first();
             let drawn =
                 first.is_some_and(|row| matches!(row.choice, Choice::Draw { temperature, .. } if temperature > 0.0));
-            drawn && !proposals[run].tokens.is_empty()
+            let may_differ = input.runs[run].drawn_drafts == DrawnDrafts::KeepDistribution;
+            drawn && may_differ && !proposals[run].tokens.is_empty()
         };
         let (drawn, plain): (Vec<usize>, Vec<usize>) = (0..input.runs.len()).partition(|run| by_chance(*run));
         let mut runs: Vec<Vec<SampledRow>> = vec![Vec::new(); input.runs.len()];
         for (run, rows) in plain.iter().zip(self.sample_each(plain.iter().map(|run| asked[*run].clone()).collect())?) {
-            runs[*run] = accept_greedy_or_all(&proposals[*run], rows);
+            runs[*run] = accept_same_or_all(&proposals[*run], rows);
         }
         if drawn.is_empty() {
             return Ok(runs);
@@ -425,8 +428,8 @@ impl<B: Backend> ModelRunner<B> {
     }
 }
 
-fn accept_greedy_or_all(proposal: &Proposal, rows: Vec<SampledRow>) -> Vec<SampledRow> {
-    if proposal.tokens.is_empty() { rows } else { accept_greedy(&proposal.tokens, rows) }
+fn accept_same_or_all(proposal: &Proposal, rows: Vec<SampledRow>) -> Vec<SampledRow> {
+    if proposal.tokens.is_empty() { rows } else { accept_same(&proposal.tokens, rows) }
 }
 
 fn device_error(error: ModelError) -> BackendError {

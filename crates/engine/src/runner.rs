@@ -10,6 +10,15 @@ use perilune_tensor::TokenId;
 
 use crate::PendingMasks;
 
+/// What stays the same where drafts of drawn tokens are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrawnDrafts {
+    /// The distribution of the output: as many drafts are kept as that allows.
+    KeepDistribution,
+    /// Every token: a draft is kept where it is what the sequence would have drawn without it.
+    KeepTokens,
+}
+
 /// The next tokens of one sequence.
 #[derive(Debug, Clone)]
 pub struct StepRun<'a> {
@@ -21,6 +30,8 @@ pub struct StepRun<'a> {
     pub history: &'a [TokenId],
     /// Most tokens that the runner may draft behind `tokens` and verify with them; its blocks have room for them.
     pub drafts: usize,
+    /// How drafts of drawn tokens are verified.
+    pub drawn_drafts: DrawnDrafts,
     /// How many tokens of the sequence were computed before: the position of the first one here.
     pub position: usize,
     /// Its KDA state slot.

@@ -152,8 +152,9 @@ pub(crate) fn rows_with_drafts(rows: &[SampleRow], drafts: &[TokenId]) -> Vec<Sa
     rows.iter().take(drafts.len() + 1).enumerate().map(with).collect()
 }
 
-/// Of a greedy choice at each row, those that stand: the choices up to the first that is not the draft.
-pub(crate) fn accept_greedy(drafts: &[TokenId], mut choices: Vec<SampledRow>) -> Vec<SampledRow> {
+/// Of what each row chooses, greedy or with the random number of its place, that which stands: the choices up to the first
+/// that is not the draft.
+pub(crate) fn accept_same(drafts: &[TokenId], mut choices: Vec<SampledRow>) -> Vec<SampledRow> {
     let agrees = |(draft, choice): (&TokenId, &SampledRow)| matches!(choice, SampledRow::Token { chosen, .. } if chosen.id == *draft);
     let kept = drafts.iter().zip(&choices).take_while(|pair| agrees(*pair)).count();
     choices.truncate(kept + 1);

@@ -6,7 +6,7 @@ use perilune_sampling::{TokenLogprob, TokenLogprobs};
 use perilune_scheduler::{Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
 
 use crate::constraints::Constraints;
-use crate::{StateCopy, StepInput, StepOutput, StepRun};
+use crate::{DrawnDrafts, StateCopy, StepInput, StepOutput, StepRun};
 
 const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
@@ -31,6 +31,11 @@ pub(crate) fn step_input<'a>(
             tokens: sequence.tokens().get(run.tokens.clone())?,
             history: sequence.tokens().get(..run.tokens.end)?,
             drafts: run.drafts,
+            drawn_drafts: match sequence.params().seed {
+                // Whoever names a seed wants the same tokens again, and how many drafts a step has depends on time.
+                Some(_) => DrawnDrafts::KeepTokens,
+                None => DrawnDrafts::KeepDistribution,
+            },
             position: run.tokens.start,
             slot: cache.slot_place(held.slot())?,
             blocks: held.blocks().iter().map(|block| cache.block_place(*block)).collect::<Option<_>>()?,

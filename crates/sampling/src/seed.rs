@@ -34,6 +34,11 @@ impl SeedSource {
         SeedSource { base: RandomState::new().hash_one(0_u64), next: 0 }
     }
 
+    /// A source that always gives the same seeds.
+    pub fn from_seed(seed: u64) -> Self {
+        SeedSource { base: mix(seed), next: 0 }
+    }
+
     /// The next seed.
     pub fn draw(&mut self) -> u64 {
         self.next = self.next.wrapping_add(1);

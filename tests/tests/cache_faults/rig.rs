@@ -131,6 +131,7 @@ fn engine_config(cache: CacheConfig, rules: Rules) -> EngineConfig {
     EngineConfig {
         max_running_requests: 8,
         max_queued_requests: 2000,
+        random_seed: None,
         chunked_prefill_size: rules.chunk,
         max_prompt_logit_rows: 64,
         max_drafts: MAX_DRAFTS,

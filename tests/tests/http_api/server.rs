@@ -149,6 +149,7 @@ pub fn demo_options() -> LoadOptions {
         max_running_requests: 16,
         drafts: DraftOptions::off(),
         max_queued_requests: 64,
+        random_seed: None,
         block_size: 32,
         prefixes: Prefixes::Keep,
         host_cache_bytes: None,
@@ -165,6 +166,7 @@ fn engine_config() -> EngineConfig {
     EngineConfig {
         max_running_requests: 16,
         max_queued_requests: 64,
+        random_seed: None,
         chunked_prefill_size: 4096,
         max_prompt_logit_rows: 64,
         max_drafts: 0,
