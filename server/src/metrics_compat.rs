@@ -1,7 +1,7 @@
 //! Our measurements once more under the names of vLLM or SGLang, for dashboards and routers that read those.
 //!
-//! Names are those of vLLM 0.25 and SGLang 0.5 (their documentation of production metrics). What we do not measure is left
-//! out, so that nothing reads as zero that is not.
+//! Names are those in the documentation of production metrics of vLLM and SGLang, not checked release by release. What we
+//! do not measure is left out, so that nothing reads as zero that is not.
 
 use std::fmt::Error;
 

@@ -1,8 +1,8 @@
 //! A request as spans of OpenTelemetry, in OTLP's JSON encoding: the request, and for each choice `queue`, `prefill` and
 //! `decode` below it.
 //!
-//! Encoded here rather than by the `opentelemetry` crates: their HTTP exporter needs protobuf code (prost, tonic) that
-//! takes longer to compile than the rest of the server's dependencies, and the JSON encoding is a dozen fields.
+//! Encoded here rather than by the `opentelemetry` crates: their HTTP exporter brings protobuf code (prost, tonic) into the
+//! build, and the JSON encoding is a dozen fields.
 
 use std::time::{Instant, SystemTime};
 
