@@ -18,6 +18,7 @@ fn config(model: &Tiny) -> EngineConfig {
     EngineConfig {
         max_running_requests: 3,
         max_queued_requests: 16,
+        random_seed: None,
         chunked_prefill_size: 12,
         max_prompt_logit_rows: 4,
         max_drafts: 0,
