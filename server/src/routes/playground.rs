@@ -4,10 +4,11 @@
 //! run, and no other page may frame it. It holds nothing of the server, so it is answered without a key; what it asks for
 //! needs one like everything.
 
+use axum::http::StatusCode;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
@@ -29,8 +30,8 @@ const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
     stroke-width='2'/%3E%3Ccircle cx='12.4' cy='17.6' r='4.8'/%3E%3Ccircle cx='27.6' cy='8.4' r='2.4'/%3E%3C/svg%3E";
 
 /// `GET /`: to the playground.
-pub async fn home() -> Redirect {
-    Redirect::temporary("/playground")
+pub async fn home() -> Response {
+    (StatusCode::TEMPORARY_REDIRECT, [(LOCATION, "/playground")], "See /playground\n").into_response()
 }
 
 /// `GET /playground`.
