@@ -98,8 +98,8 @@ pub struct ModelArgs {
     /// Most requests that may wait.
     #[arg(long, env = "PERILUNE_MAX_QUEUED_REQUESTS", value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_queued_requests: usize,
-    /// Where the seeds of requests without one come from, to get the same answers again; the system's randomness where
-    /// absent.
+    /// Where the seeds of requests without one come from; the system's randomness where absent. The same requests in the same
+    /// order then get the same answers, unless drafts have adaptive lengths.
     #[arg(long, env = "PERILUNE_RANDOM_SEED", value_name = "N")]
     pub random_seed: Option<u64>,
     /// Tokens per block of the latent cache.

@@ -1,4 +1,5 @@
 //! What an engine does when callers leave, rows are not numbers, devices fail, and queues are full.
+//! Long because each fault is a scene of its own on one set of rigs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use std::sync::Arc;

@@ -227,3 +227,17 @@ fn a_full_disk_is_told_from_other_faults_and_leaves_nothing_behind() {
     assert!(matches!(full, DiskEvent::NotWritten(RecordId(2), WriteFault::Full)), "{full:?}");
     assert!(matches!(events.recv().unwrap(), DiskEvent::Written(RecordId(2))), "when there is room again");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_nobody_fills_does_not_hold_the_start_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = written(dir.path());
+    let path = file(dir.path(), 2);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (mut store, found) = DiskStore::open(dir.path(), ME).unwrap();
+    assert_eq!(found.records.len(), 1);
+    assert!(!path.exists());
+    assert_eq!(store.read(RecordId(1)).unwrap(), all[0].1);
+}

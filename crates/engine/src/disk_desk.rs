@@ -1,6 +1,6 @@
 //! The device thread's dealings with the disk: requests that wait for a stored prefix to be read, units on their way out.
 //!
-//! A request whose prompt goes on from something on disk is held until that has been read or [`READ_LIMIT`] has passed;
+//! A request whose prompt goes on from something on disk is held until that has been read or the patience with reads is over;
 //! then it is scheduled like any other, and finds in memory what there is. Steps never wait.
 
 use std::sync::mpsc::Receiver;

@@ -378,7 +378,8 @@ impl<B: Backend> ModelRunner<B> {
         let (drawn, plain): (Vec<usize>, Vec<usize>) = (0..input.runs.len()).partition(|run| by_chance(*run));
         let mut runs: Vec<Vec<SampledRow>> = vec![Vec::new(); input.runs.len()];
         for (run, rows) in plain.iter().zip(self.sample_each(plain.iter().map(|run| asked[*run].clone()).collect())?) {
-            runs[*run] = accept_same_or_all(&proposals[*run], rows);
+            let drafts = &proposals[*run].tokens;
+            runs[*run] = if drafts.is_empty() { rows } else { accept_same(drafts, rows) };
         }
         if drawn.is_empty() {
             return Ok(runs);
@@ -426,10 +427,6 @@ impl<B: Backend> ModelRunner<B> {
         let mut sampled = sampled.into_iter();
         Ok(lengths.into_iter().map(|len| sampled.by_ref().take(len).collect()).collect())
     }
-}
-
-fn accept_same_or_all(proposal: &Proposal, rows: Vec<SampledRow>) -> Vec<SampledRow> {
-    if proposal.tokens.is_empty() { rows } else { accept_same(&proposal.tokens, rows) }
 }
 
 fn device_error(error: ModelError) -> BackendError {

@@ -91,7 +91,7 @@ impl GenerationOptions {
             prompt_logprobs: fields.count("prompt_logprobs", 0, MAX_TOP_LOGPROBS)?,
             return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             skip_special_tokens: fields.boolean("skip_special_tokens")?.unwrap_or(true),
-            cache_salt: read_salt(fields)?,
+            cache_salt: read_salt(fields, "cache_salt")?,
             max_draft_tokens: fields.count("max_draft_tokens", 0, MAX_DRAFT_TOKENS)?,
             structured: StructuredOutput::read(fields)?,
         };
@@ -139,10 +139,11 @@ impl StreamMode {
     }
 }
 
-fn read_salt(fields: &mut Fields) -> Result<Option<String>, ProtocolError> {
-    match fields.string("cache_salt")? {
+/// What keeps prefixes apart, in the field of one dialect or another.
+pub(crate) fn read_salt(fields: &mut Fields, name: &'static str) -> Result<Option<String>, ProtocolError> {
+    match fields.string(name)? {
         Some(salt) if salt.is_empty() || salt.len() > MAX_SALT_BYTES => {
-            Err(fields.refuse("cache_salt", &Value::String(salt), "must have 1 to 1024 bytes"))
+            Err(fields.refuse(name, &Value::String(salt), "must have 1 to 1024 bytes"))
         }
         salt => Ok(salt),
     }

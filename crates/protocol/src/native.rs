@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::completion::read_prompt_list;
 use crate::fields::Fields;
-use crate::generation::MAX_TOP_LOGPROBS;
+use crate::generation::{MAX_TOP_LOGPROBS, read_salt};
 use crate::{GenerationOptions, Prompt, ProtocolError, StreamMode, UsageReport, parse_object};
 
 /// Tokens generated where the client names no limit: SGLang's default.
@@ -60,6 +60,10 @@ impl NativeRequest {
             return Err(fields.refuse("logprob_start_len", &Value::from(start), rule));
         }
         let mut options = options;
+        // Beside the parameters, too, where SGLang has `extra_key`.
+        for name in ["cache_salt", "extra_key"] {
+            options.cache_salt = read_salt(fields, name)?.or(options.cache_salt);
+        }
         if wanted && start == 0 {
             options.prompt_logprobs = Some(top);
         }
@@ -107,6 +111,10 @@ mod tests {
         assert_eq!((request.prompts.len(), request.listed, request.rid.as_deref()), (1, false, Some("r")));
         assert_eq!((request.options.max_tokens, request.options.seed), (Some(3), Some(7)));
         assert_eq!(request.options.structured.unwrap().field, "sampling_params.regex");
+        for (name, params) in [("cache_salt", json!({})), ("extra_key", json!({"temperature": 0}))] {
+            let request = parse(json!({"text": "hi", "sampling_params": params, name: "k"})).unwrap();
+            assert_eq!(request.options.cache_salt.as_deref(), Some("k"), "{name}");
+        }
         let ids = parse(
             json!({"input_ids": [[1, 2], [3]], "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": 2}),
         );

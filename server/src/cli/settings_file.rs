@@ -49,8 +49,12 @@ fn parse(command: Command, args: &[OsString]) -> Result<CommandLine, clap::Error
     Ok(CommandLine { cli, printed })
 }
 
-/// The file that the command line names, else the one of the environment.
+/// The file that the command line of `serve` names, else the one of the environment. Other commands have no such file.
 fn file_named(args: &[OsString]) -> Option<PathBuf> {
+    let command = args.get(1).map(|arg| arg.to_string_lossy()).filter(|arg| !arg.starts_with('-'));
+    if command.is_some_and(|command| command != "serve") {
+        return None;
+    }
     let mut args = args.iter().skip(1).map(|arg| arg.to_string_lossy());
     while let Some(arg) = args.next() {
         if arg == FLAG {

@@ -27,6 +27,12 @@ pub struct NativeBody {
     pub return_text_in_logprobs: Option<bool>,
     /// The id by which it can be ended.
     pub rid: Option<String>,
+    /// Keeps prefixes of different salts apart.
+    #[schemars(length(min = 1, max = 1024))]
+    pub cache_salt: Option<String>,
+    /// Another name of it.
+    #[schemars(length(min = 1, max = 1024))]
+    pub extra_key: Option<String>,
     /// Answer with server-sent events, each with all text so far.
     pub stream: Option<bool>,
     /// Refused: this is a text model.
