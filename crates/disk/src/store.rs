@@ -165,8 +165,11 @@ impl DiskStore {
     }
 
     fn usable_head(&self, path: &Path, id: RecordId) -> Option<Head> {
-        // Anything else may be one that is never read to its end.
-        let (_, head) = std::fs::metadata(path).ok()?.is_file().then(|| read_head(path).ok())??;
+        if !std::fs::metadata(path).ok()?.is_file() {
+            // A pipe, say, would never be read to its end.
+            return None;
+        }
+        let (_, head) = read_head(path).ok()?;
         (head.identity == self.identity && head.record.id == id).then_some(head)
     }
 
