@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::conversation::ToolChoiceForm;
+use super::conversation::{DeclaredFunction, ToolChoiceForm};
 use super::sampling::SamplingBody;
 use crate::{ResponseStatus, TokenLogprob};
 
@@ -75,15 +75,9 @@ pub struct ResponsesTool {
     /// Only `function`.
     #[schemars(rename = "type", extend("const" = "function"))]
     pub kind: String,
-    /// Its name.
-    #[schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"), length(max = 256))]
-    pub name: String,
-    /// What it does.
-    pub description: Option<String>,
-    /// The JSON schema of its arguments.
-    pub parameters: Option<BTreeMap<String, Value>>,
-    /// Hold calls to the schema.
-    pub strict: Option<bool>,
+    /// The function.
+    #[schemars(flatten)]
+    pub function: DeclaredFunction,
 }
 
 /// The format of the answer.
