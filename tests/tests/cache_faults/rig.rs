@@ -75,7 +75,7 @@ pub fn text(which: u32, len: usize) -> Vec<TokenId> {
     (0..len as u32).map(|i| TokenId(2 + (i * i + 7 * i * which + which) % 57)).collect()
 }
 
-/// With drafts only greedy output is the same token for token.
+/// Drawn without drafts, greedy with them.
 pub fn request(prompt: &[TokenId], max_tokens: usize, drafts: Drafts) -> GenerateRequest {
     let params = SamplingParams {
         temperature: if drafts == Drafts::Off { 1.0 } else { 0.0 },
