@@ -9,6 +9,7 @@ mod golden;
 mod hash_runner;
 mod json_schema;
 mod random_checkpoint;
+mod requests;
 mod tiny;
 mod toy_grammar;
 
@@ -20,5 +21,6 @@ pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};
 pub use json_schema::is_valid;
 pub use random_checkpoint::write_random_model;
+pub use requests::{drawn_request, text};
 pub use tiny::tiny_checkpoint;
 pub use toy_grammar::ToyGrammar;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
-    EngineState, GenerateRequest, Identity, Prefixes, SamplingParams, StateFormat, TokenEvent,
+    EngineState, Identity, Prefixes, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{Tiny, all_events, demo_room, demo_runner};
+use perilune_tests::{Tiny, all_events, demo_room, demo_runner, drawn_request as request, text};
 
 const BLOCK: usize = 16;
 const ME: Identity = Identity([3; 32]);
@@ -48,16 +48,6 @@ fn tier(dir: &Path, identity: Identity) -> DiskTier {
 fn engine(dir: &Path, units: (usize, usize)) -> EngineHandle {
     let config = config(units);
     Engine::start_with_disk(MODEL.runner(&config), config, tier(dir, ME)).unwrap()
-}
-
-fn text(which: u32, len: usize) -> Vec<TokenId> {
-    (0..len as u32).map(|i| TokenId(2 + (i * i + 7 * i * which + which) % 57)).collect()
-}
-
-fn request(prompt: &[TokenId], max_tokens: usize) -> GenerateRequest {
-    let params =
-        SamplingParams { seed: Some(7), max_tokens: Some(max_tokens), logprobs: Some(3), ..SamplingParams::default() };
-    GenerateRequest::new(prompt.to_vec(), params)
 }
 
 fn run(engine: &EngineHandle, prompt: &[TokenId], max_tokens: usize) -> (Vec<TokenEvent>, usize) {

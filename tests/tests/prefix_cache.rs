@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, GenerateRequest, Prefixes,
-    SamplingParams, TokenEvent,
+    TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{HashRunner, Tiny, all_events, demo_engine, demo_room, gated, room};
+use perilune_tests::{HashRunner, Tiny, all_events, demo_engine, demo_room, drawn_request, gated, room, text};
 
 /// Draws from it are never asked for, and its embedding is not a number.
 const POISON: TokenId = TokenId(63);
@@ -44,20 +44,10 @@ fn engine(config: EngineConfig) -> EngineHandle {
     Engine::start(MODEL.runner(&config), config).unwrap()
 }
 
-/// Some tokens, the same for the same `which`.
-fn text(which: u32, len: usize) -> Vec<TokenId> {
-    (0..len as u32).map(|i| TokenId(2 + (i * i + 7 * i * which + which) % 57)).collect()
-}
-
 fn request(prompt: &[TokenId], max_tokens: usize) -> GenerateRequest {
-    let params = SamplingParams {
-        seed: Some(7),
-        max_tokens: Some(max_tokens),
-        logprobs: Some(3),
-        logit_bias: vec![(POISON, -100.0)],
-        ..SamplingParams::default()
-    };
-    GenerateRequest::new(prompt.to_vec(), params)
+    let mut request = drawn_request(prompt, max_tokens);
+    request.params.logit_bias = vec![(POISON, -100.0)];
+    request
 }
 
 /// What was generated, with its log-probabilities, and how many prompt tokens were not computed.

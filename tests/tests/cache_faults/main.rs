@@ -5,9 +5,9 @@
 mod rig;
 
 use perilune_engine::{CheckpointRules, FinishReason, TokenEvent};
-use perilune_tests::{all_events, finish, tokens};
+use perilune_tests::{all_events, finish, text, tokens};
 
-use rig::{Drafts, POISON, Rig, Rules, Tier, cases, combinations, comparable, request, text, usage};
+use rig::{Drafts, POISON, Rig, Rules, Tier, cases, combinations, comparable, request, usage};
 
 /// Snapshots that nobody had written were taken for states (sgl-project/sglang #31474).
 #[test]

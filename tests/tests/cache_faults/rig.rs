@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
-    EngineState, EngineStats, GenerateRequest, Identity, Prefixes, SamplingParams, TokenEvent, Usage,
+    EngineState, EngineStats, GenerateRequest, Identity, Prefixes, TokenEvent, Usage,
 };
 use perilune_speculate::{NgramDraft, NgramOptions};
 use perilune_tensor::TokenId;
-use perilune_tests::{ByHeart, Tiny, all_events, tokens};
+use perilune_tests::{ByHeart, Tiny, all_events, drawn_request, text, tokens};
 use tempfile::TempDir;
 
 /// Its embedding is not a number.
@@ -70,22 +70,12 @@ pub struct Case {
     pub expected: Vec<TokenEvent>,
 }
 
-/// Some tokens, the same for the same `which`.
-pub fn text(which: u32, len: usize) -> Vec<TokenId> {
-    (0..len as u32).map(|i| TokenId(2 + (i * i + 7 * i * which + which) % 57)).collect()
-}
-
 /// Drawn without drafts, greedy with them.
 pub fn request(prompt: &[TokenId], max_tokens: usize, drafts: Drafts) -> GenerateRequest {
-    let params = SamplingParams {
-        temperature: if drafts == Drafts::Off { 1.0 } else { 0.0 },
-        seed: Some(7),
-        max_tokens: Some(max_tokens),
-        logprobs: Some(3),
-        logit_bias: vec![(POISON, -100.0)],
-        ..SamplingParams::default()
-    };
-    GenerateRequest::new(prompt.to_vec(), params)
+    let mut request = drawn_request(prompt, max_tokens);
+    request.params.logit_bias = vec![(POISON, -100.0)];
+    request.params.temperature = if drafts == Drafts::Off { 1.0 } else { 0.0 };
+    request
 }
 
 /// Prompt, most tokens of the answer, whether they are drawn.
