@@ -138,12 +138,14 @@ pub struct Choice {
     pub client_stops: Vec<TokenId>,
     /// What is noted of it.
     pub noted: OpenTurn,
+    /// Its line of the request log, where there is one.
+    pub(crate) log: Option<LogEntry>,
 }
 
 impl Generation {
     /// A choice over the tokens of `stream`.
     pub fn new(app: SharedApp, stream: TokenStream, choice: Choice) -> Self {
-        let Choice { text, abort, client_stops, noted } = choice;
+        let Choice { text, abort, client_stops, noted, log } = choice;
         Generation {
             phase: app.lifecycle.watch(),
             abort,
@@ -155,7 +157,7 @@ impl Generation {
             held: None,
             last_token: None,
             noted,
-            log: None,
+            log,
         }
     }
 
@@ -177,11 +179,6 @@ impl Generation {
                 Ok(())
             }
         }
-    }
-
-    /// The same, written to a log at its end.
-    pub(crate) fn logged(self, log: Option<LogEntry>) -> Self {
-        Generation { log, ..self }
     }
 
     /// The next piece; `None` after the one that finishes the choice, or after an error.

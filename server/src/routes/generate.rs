@@ -188,8 +188,8 @@ impl<A: Answer> Prepared<A> {
             abort: abort.clone(),
             client_stops: self.params.stop_token_ids.clone(),
             noted: OpenTurn::begin(record.clone(), submitted, prompt.tokens.len()),
+            log: app.settings.request_log.as_ref().map(|log| log.entry((&prompt.tokens, &prompt.turn_ends))),
         };
-        let log = app.settings.request_log.as_ref().map(|log| log.entry((&prompt.tokens, &prompt.turn_ends)));
-        Ok(Generation::new(app.clone(), stream, choice).logged(log))
+        Ok(Generation::new(app.clone(), stream, choice))
     }
 }
