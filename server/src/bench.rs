@@ -4,7 +4,8 @@
 //! The machine's limits are measured in the same run. `--ops` adds where the time of a step goes, `--quantize` and
 //! `--cache-state-dtype` what rounding weights or a stored state costs.
 //! Bytes per decode step are those of the weights that the step has to read at least once; for routed experts, as many
-//! distinct ones as a batch of random choices would touch on average.
+//! distinct ones as a batch of random choices would touch on average. Operations of prefill are those of the products with
+//! weight matrices; recurrence and attention come on top and are not counted.
 
 use std::fmt::Write;
 
@@ -31,8 +32,16 @@ struct Row {
     what: &'static str,
     size: usize,
     tokens_per_s: f64,
-    /// Bytes of weights read per second; only for decode.
-    gb_per_s: Option<f64>,
+    reached: Reached,
+}
+
+/// What the device did per second.
+#[derive(Debug, Clone, Copy)]
+enum Reached {
+    /// GB of weights read.
+    Read(f64),
+    /// GFLOP of products with weights.
+    Computed(f64),
 }
 
 /// The report, as a table or as JSON.
@@ -93,24 +102,25 @@ impl Measure<'_> {
         let mut rows = Vec::new();
         for size in &self.args.prompt {
             let seconds = median(repeat, || stage.prefill(*size))?;
-            rows.push(Row { what: "prefill", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s: None });
+            let reached = Reached::Computed(reads.operations(*size) / seconds / 1e9);
+            rows.push(Row { what: "prefill", size: *size, tokens_per_s: *size as f64 / seconds, reached });
         }
         for size in &self.args.batch {
             let seconds = median(repeat, || stage.decode(*size, steps))? / steps as f64;
-            let gb_per_s = Some(reads.bytes(*size) / seconds / 1e9);
-            rows.push(Row { what: "decode", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s });
+            let reached = Reached::Read(reads.bytes(*size) / seconds / 1e9);
+            rows.push(Row { what: "decode", size: *size, tokens_per_s: *size as f64 / seconds, reached });
         }
         for size in &self.args.context {
             stage.prefill(*size)?;
             let seconds = median(repeat, || stage.decode_after(*size, steps))? / steps as f64;
-            let gb_per_s = Some(reads.bytes(1) / seconds / 1e9);
-            rows.push(Row { what: "context", size: *size, tokens_per_s: 1.0 / seconds, gb_per_s });
+            let reached = Reached::Read(reads.bytes(1) / seconds / 1e9);
+            rows.push(Row { what: "context", size: *size, tokens_per_s: 1.0 / seconds, reached });
         }
         for size in &self.args.verify {
             stage.prefill(1)?;
             let seconds = median(repeat, || stage.rows_after(1, (*size, steps)))? / steps as f64;
-            let gb_per_s = Some(reads.bytes(*size) / seconds / 1e9);
-            rows.push(Row { what: "verify", size: *size, tokens_per_s: *size as f64 / seconds, gb_per_s });
+            let reached = Reached::Read(reads.bytes(*size) / seconds / 1e9);
+            rows.push(Row { what: "verify", size: *size, tokens_per_s: *size as f64 / seconds, reached });
         }
         Ok(rows)
     }
@@ -136,32 +146,51 @@ fn median(repeat: usize, mut seconds: impl FnMut() -> Result<f64, ServerError>) 
     Ok(all[all.len() / 2])
 }
 
-/// Bytes of weights that a decode step reads.
+/// What weights cost a step.
 struct WeightReads {
+    /// Bytes that every step reads.
     always: f64,
-    /// Of one expert of every layer that has them.
+    /// Bytes of one expert of every layer that has them.
     per_expert: f64,
     num_experts: f64,
     top_k: i32,
+    /// Operations of products per token, those of the vocabulary's matrix apart.
+    per_token: f64,
+    /// Operations per row of logits.
+    per_logits: f64,
 }
 
 impl WeightReads {
     fn of(checkpoint: &Checkpoint<'_>, config: &ModelConfig) -> Result<Self, ServerError> {
-        let (mut always, mut experts) = (0.0, 0.0);
-        for expected in expected_tensors(config) {
-            match expected.layout {
-                // A row of the embedding per token is nothing.
-                _ if expected.name.contains("embed_tokens") => {}
-                Layout::ExpertMatrix { .. } => experts += checkpoint.matrix(&expected.name)?.size_bytes() as f64,
-                Layout::Matrix { .. } => always += checkpoint.matrix(&expected.name)?.size_bytes() as f64,
-                _ => always += 4.0 * expected.layout.shape().numel() as f64,
-            }
-        }
         let has_experts = (0..config.num_layers()).any(|layer| config.ffn(layer) == FfnKind::Moe);
         let moe = config.moe.filter(|_| has_experts);
         let num_experts = moe.map_or(1.0, |moe| moe.num_experts as f64);
         let top_k = moe.map_or(0, |moe| i32::try_from(moe.top_k).unwrap_or(i32::MAX));
-        Ok(WeightReads { always, per_expert: experts / num_experts, num_experts, top_k })
+        let (always, per_expert, per_token, per_logits) = (0.0, 0.0, 0.0, 0.0);
+        let mut reads = WeightReads { always, per_expert, num_experts, top_k, per_token, per_logits };
+        for expected in expected_tensors(config) {
+            let operations = 2.0 * expected.layout.shape().numel() as f64;
+            match expected.layout {
+                // A row of the embedding per token is nothing.
+                _ if expected.name.contains("embed_tokens") => {}
+                Layout::ExpertMatrix { .. } => {
+                    reads.per_expert += checkpoint.matrix(&expected.name)?.size_bytes() as f64 / num_experts;
+                    reads.per_token += operations * f64::from(top_k) / num_experts;
+                }
+                Layout::Matrix { .. } => {
+                    reads.always += checkpoint.matrix(&expected.name)?.size_bytes() as f64;
+                    let of_logits = expected.name.contains("lm_head");
+                    *(if of_logits { &mut reads.per_logits } else { &mut reads.per_token }) += operations;
+                }
+                _ => reads.always += 2.0 * operations,
+            }
+        }
+        Ok(reads)
+    }
+
+    /// Of a prompt: logits for its last token.
+    fn operations(&self, tokens: usize) -> f64 {
+        tokens as f64 * self.per_token + self.per_logits
     }
 
     /// With `batch` tokens, an expert is chosen by none of them with probability `(1 - K/E)^batch`.
@@ -178,11 +207,18 @@ impl Report {
         let mut text = format!("read {read_gb:.1} GB/s, f32 {f32_gflop:.0} GFLOP/s, bytes {byte_gop:.0} Gop/s");
         let _ = tile_gflop.map(|tiles| write!(text, ", bfloat16 tiles {tiles:.0} GFLOP/s"));
         text.push_str("; measured in the same run\n");
-        text.push_str("work       size      tokens/s   GB/s of weights   of bandwidth\n");
+        text.push_str("work       size      tokens/s   of weights      of the limit\n");
         for row in &self.rows {
-            let share = |gb: f64| format!("{gb:17.2}   {:11.0}%", 100.0 * gb / read_gb);
-            let bandwidth = row.gb_per_s.map_or(String::new(), share);
-            let _ = writeln!(text, "{:<8}{:>7}  {:>12.1}{bandwidth}", row.what, row.size, row.tokens_per_s);
+            let (reached, unit, limit) = match row.reached {
+                Reached::Read(gb) => (gb, "GB/s", read_gb),
+                Reached::Computed(gflop) => (gflop, "GFLOP/s", f32_gflop),
+            };
+            let share = 100.0 * reached / limit;
+            let _ = writeln!(
+                text,
+                "{:<8}{:>7}  {:>12.1}   {reached:6.1} {unit:<7}   {share:4.0}%",
+                row.what, row.size, row.tokens_per_s
+            );
         }
         self.ops.iter().for_each(|table| text.push_str(&table.as_text(limits)));
         if let Some(loss) = loss {
@@ -192,8 +228,14 @@ impl Report {
     }
 
     fn as_json(&self, limits: CpuLimits, loss: Option<Loss>) -> String {
-        let row =
-            |r: &Row| json!({"work": r.what, "size": r.size, "tokens_per_s": r.tokens_per_s, "gb_per_s": r.gb_per_s});
+        let row = |row: &Row| {
+            let (gb, gflop, share) = match row.reached {
+                Reached::Read(gb) => (Some(gb), None, gb / limits.read_gb),
+                Reached::Computed(gflop) => (None, Some(gflop), gflop / limits.f32_gflop),
+            };
+            json!({"work": row.what, "size": row.size, "tokens_per_s": row.tokens_per_s, "gb_per_s": gb,
+                   "gflop_per_s": gflop, "share_of_limit": share})
+        };
         let report = json!({
             "read_bandwidth_gb_per_s": limits.read_gb,
             "f32_gflop_per_s": limits.f32_gflop,

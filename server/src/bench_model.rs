@@ -43,7 +43,13 @@ mod tests {
         let out = folder.path().join("model");
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/demo/config.json");
         write(&BenchModelArgs { config, out: out.clone(), experts: ExpertFormat::Mxfp4, seed: 1 }).unwrap();
-        let args = crate::cli::InspectArgs { path: Some(out), context_length: None, tensors: false, cache: None };
+        let args = crate::cli::InspectArgs {
+            path: Some(out),
+            context_length: None,
+            tensors: false,
+            cache: None,
+            api_key: None,
+        };
         assert!(crate::inspect::inspect(&args).unwrap().contains("MXFP4: 672 tensors"));
     }
 }

@@ -274,6 +274,9 @@ pub struct InspectArgs {
     /// Instead: what the server at this address has stored for later requests.
     #[arg(long, value_name = "URL", value_parser = url, conflicts_with_all = ["path", "context_length", "tensors"])]
     pub cache: Option<String>,
+    /// A key for that server, an administrator's where it has such keys.
+    #[arg(long, env = "PERILUNE_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
 }
 
 /// Flags of `simulate-cache`.

@@ -26,7 +26,7 @@ const DEFAULT_CONTEXT: usize = 32_768;
 /// A configuration or checkpoint that cannot be read or cannot run.
 pub fn inspect(args: &InspectArgs) -> Result<String, ServerError> {
     if let Some(url) = &args.cache {
-        return inspect_cache(url);
+        return inspect_cache(url, args.api_key.as_deref());
     }
     let path = match &args.path {
         Some(path) => path.clone(),
@@ -225,7 +225,13 @@ mod tests {
     }
 
     fn report(path: &str) -> String {
-        let args = InspectArgs { path: Some(repository(path)), context_length: None, tensors: false, cache: None };
+        let args = InspectArgs {
+            path: Some(repository(path)),
+            context_length: None,
+            tensors: false,
+            cache: None,
+            api_key: None,
+        };
         inspect(&args).unwrap()
     }
 
@@ -264,7 +270,7 @@ mod tests {
             "head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000, "dflash_config": {"target_layer_ids": [7, 23],
             "mask_token_id": 163824, "markov_rank": 256}}"#;
         std::fs::write(&path, text).unwrap();
-        let args = InspectArgs { path: Some(path), context_length: None, tensors: false, cache: None };
+        let args = InspectArgs { path: Some(path), context_length: None, tensors: false, cache: None, api_key: None };
         let text = inspect(&args).unwrap();
         for part in
             ["2.10B besides", "after layers [7, 23]", "up to 7 tokens", "rank 256; no confidence", "40.0 KiB of"]
@@ -275,7 +281,13 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let args = InspectArgs { path: Some("no/such.json".into()), context_length: None, tensors: false, cache: None };
+        let args = InspectArgs {
+            path: Some("no/such.json".into()),
+            context_length: None,
+            tensors: false,
+            cache: None,
+            api_key: None,
+        };
         assert!(inspect(&args).unwrap_err().to_string().contains("no/such.json"));
     }
 

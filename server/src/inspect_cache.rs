@@ -6,19 +6,27 @@ use serde_json::Value;
 
 use crate::error::ServerError;
 
-/// The report of the server at `url`.
+/// The report of the server at `url`, asked for under `key`.
 ///
 /// # Errors
-/// A server that cannot be reached, or that has no such report.
-pub fn inspect_cache(url: &str) -> Result<String, ServerError> {
+/// A server that cannot be reached, that refuses the key, or that has no such report.
+pub fn inspect_cache(url: &str, key: Option<&str>) -> Result<String, ServerError> {
     let base = url.trim_end_matches('/').trim_end_matches("/v1");
     let unreachable = |error: ureq::Error| ServerError::Answer(format!("{base} cannot be reached: {error}"));
     let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
-    let mut response = agent.get(format!("{base}/cache")).call().map_err(unreachable)?;
-    if !response.status().is_success() {
-        return Err(ServerError::Answer(format!("{base}/cache answered {}", response.status())));
+    let mut request = agent.get(format!("{base}/cache"));
+    if let Some(key) = key {
+        request = request.header("authorization", format!("Bearer {key}"));
     }
-    Ok(as_text(&response.body_mut().read_json().map_err(unreachable)?))
+    let mut response = request.call().map_err(unreachable)?;
+    let status = response.status();
+    let answer = response.body_mut().read_json::<Value>();
+    if !status.is_success() {
+        let why = answer.ok().and_then(|answer| Some(format!(": {}", answer["error"]["message"].as_str()?)));
+        let flag = if matches!(status.as_u16(), 401 | 403) { "; `--api-key` gives it one" } else { "" };
+        return Err(ServerError::Answer(format!("{base}/cache answered {status}{}{flag}", why.unwrap_or_default())));
+    }
+    Ok(as_text(&answer.map_err(unreachable)?))
 }
 
 fn as_text(report: &Value) -> String {

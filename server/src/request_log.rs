@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use perilune_tensor::TokenId;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::error::ServerError;
 
@@ -51,12 +52,17 @@ impl RequestLog {
         Ok(RequestLog(Arc::new(Inner { file: Mutex::new(file), begin: Instant::now() })))
     }
 
-    /// A request that has just been taken; it is written when the entry is dropped.
-    pub(crate) fn entry(&self, (prompt, turn_ends): (&[TokenId], &[usize])) -> LogEntry {
+    /// A request that has just been taken, under its `cache_salt`; it is written when the entry is dropped.
+    pub(crate) fn entry(&self, (prompt, turn_ends): (&[TokenId], &[usize]), salt: Option<&str>) -> LogEntry {
         let timestamp_ms = self.0.begin.elapsed().as_millis() as u64;
         let (prompt, turn_ends) = (prompt.to_vec(), turn_ends.to_vec());
-        LogEntry { log: self.clone(), timestamp_ms, prompt, turn_ends, output: Vec::new() }
+        LogEntry { log: self.clone(), timestamp_ms, prompt, turn_ends, salt: salt.map(fingerprint), output: Vec::new() }
     }
+}
+
+/// Stands for a salt, which is a secret of its tenant: the first half of its SHA-256, in hexadecimal digits.
+fn fingerprint(salt: &str) -> String {
+    Sha256::digest(salt).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A request on its way.
@@ -66,6 +72,7 @@ pub(crate) struct LogEntry {
     timestamp_ms: u64,
     prompt: Vec<TokenId>,
     turn_ends: Vec<usize>,
+    salt: Option<String>,
     output: Vec<TokenId>,
 }
 
@@ -79,10 +86,13 @@ impl LogEntry {
 impl Drop for LogEntry {
     fn drop(&mut self) {
         let ids = |tokens: &[TokenId]| tokens.iter().map(|token| token.0).collect::<Vec<u32>>();
-        let line = json!({
+        let mut line = json!({
             "timestamp": self.timestamp_ms, "tokens": ids(&self.prompt), "output": ids(&self.output),
             "checkpoints": self.turn_ends,
         });
+        if let Some(salt) = self.salt.take() {
+            line["salt"] = json!(salt);
+        }
         let mut file = self.log.0.file.lock().unwrap_or_else(PoisonError::into_inner);
         // One write, so that a line is whole or missing.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::process::{output, root, run as run_command};
 
-/// Tokens of a prompt, tokens decoded per sequence, sequences at once.
-const PROMPT: &str = "512";
+/// Tokens of prompts, tokens decoded per sequence, sequences at once.
+const PROMPTS: &str = "512,4096";
 const DECODED: &str = "32";
 const BATCHES: &str = "1,4,8,16";
 /// Tokens of a sequence before it decodes in a batch.
@@ -37,8 +37,19 @@ enum Repack {
     Off,
 }
 
+/// Rows of one sequence in one step, which only ours measures.
+const VERIFIED: &str = "1,8";
+
 /// Work, and its size.
 type Work = (String, u64);
+
+/// What was measured, by work.
+#[derive(Default)]
+struct Figures {
+    speed: BTreeMap<Work, Vec<f64>>,
+    /// Of the read bandwidth or the FP32 peak, measured in the same run.
+    share: BTreeMap<Work, Vec<f64>>,
+}
 
 impl Peer {
     /// Measures a checkpoint in all formats and prints a table for each.
@@ -48,7 +59,7 @@ impl Peer {
             let gguf = folder.with_extension(format!("{theirs}.gguf"));
             convert(folder, &gguf, &["--matrices", theirs])?;
             let repack = self.repack(&gguf)?;
-            let (mut here, mut there) = (BTreeMap::new(), BTreeMap::new());
+            let (mut here, mut there) = (Figures::default(), BTreeMap::new());
             for _ in 0..self.rounds {
                 self.ours(folder, *ours, &mut here)?;
                 self.theirs((&gguf, repack), &mut there)?;
@@ -60,9 +71,20 @@ impl Peer {
         Ok(Value::Array(all))
     }
 
-    fn ours(&self, folder: &Path, quantize: Option<&str>, into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
+    fn ours(&self, folder: &Path, quantize: Option<&str>, into: &mut Figures) -> Result<()> {
         let mut command = perilune();
-        command.args(["bench", "--json", "--repeat", "1", "--context", "16", "--prompt", PROMPT]);
+        command.args([
+            "bench",
+            "--json",
+            "--repeat",
+            "1",
+            "--context",
+            "16",
+            "--prompt",
+            PROMPTS,
+            "--verify",
+            VERIFIED,
+        ]);
         command.args(["--decode", DECODED, "--batch", BATCHES, "--threads", &self.threads.to_string(), "--model"]);
         command.arg(folder);
         command.args(quantize.iter().flat_map(|format| ["--quantize", format]));
@@ -70,7 +92,8 @@ impl Peer {
         for row in report["rows"].as_array().into_iter().flatten() {
             let work = row["work"].as_str().unwrap_or_default();
             if work != "context" {
-                add(into, (work, &row["size"]), &row["tokens_per_s"]);
+                add(&mut into.speed, (work, &row["size"]), &row["tokens_per_s"]);
+                add(&mut into.share, (work, &row["size"]), &row["share_of_limit"]);
             }
         }
         Ok(())
@@ -87,7 +110,7 @@ impl Peer {
     fn theirs(&self, (gguf, repack): (&Path, Repack), into: &mut BTreeMap<Work, Vec<f64>>) -> Result<()> {
         let threads = self.threads.to_string();
         let mut command = Command::new(self.programs.join("llama-bench"));
-        command.args(["-p", PROMPT, "-n", "0", "-r", "1", "-o", "json", "-t", &threads, "-m"]).arg(gguf);
+        command.args(["-p", PROMPTS, "-n", "0", "-r", "1", "-o", "json", "-t", &threads, "-m"]).arg(gguf);
         if repack == Repack::Off {
             command.args(["--repack", "0"]);
         }
@@ -138,15 +161,19 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn report((name, format): (&str, &str), here: &BTreeMap<Work, Vec<f64>>, there: &BTreeMap<Work, Vec<f64>>) -> Value {
+fn report((name, format): (&str, &str), here: &Figures, there: &BTreeMap<Work, Vec<f64>>) -> Value {
     eprintln!("\n{name}, {format}: tokens/s, medians");
-    eprintln!("work       size    perilune   llama.cpp   ratio");
+    eprintln!("work       size    perilune   llama.cpp   ratio   of the limit");
     let mut rows = Vec::new();
-    for ((work, size), ours) in here {
-        let Some(theirs) = there.get(&(work.clone(), *size)) else { continue };
-        let (ours, theirs) = (median(ours), median(theirs));
-        eprintln!("{work:<8}{size:>7}  {ours:>10.1}  {theirs:>10.1}  {:>6.2}", ours / theirs);
-        rows.push(serde_json::json!({"work": work, "size": size, "perilune": ours, "llama.cpp": theirs}));
+    for (work, ours) in &here.speed {
+        let share = here.share.get(work).map_or(0.0, |shares| median(shares));
+        let (ours, theirs) = (median(ours), there.get(work).map(|theirs| median(theirs)));
+        let (name, size) = work;
+        let beside = theirs.map_or(format!("{:>18}", ""), |theirs| format!("{theirs:>10.1}  {:>6.2}", ours / theirs));
+        eprintln!("{name:<8}{size:>7}  {ours:>10.1}  {beside}  {:>10.0} %", 100.0 * share);
+        let row = serde_json::json!({"work": name, "size": size, "perilune": ours, "llama.cpp": theirs,
+            "share_of_limit": share});
+        rows.push(row);
     }
     serde_json::json!({"model": name, "format": format, "rows": rows})
 }
@@ -160,9 +187,13 @@ mod tests {
         assert_eq!((median(&[]), median(&[3.0, 1.0, 2.0])), (0.0, 2.0));
         let mut here = BTreeMap::new();
         add(&mut here, ("decode", &Value::from(4)), &Value::from(20.0));
-        let mut there = here.clone();
+        add(&mut here, ("verify", &Value::from(8)), &Value::from(50.0));
+        let mut there = BTreeMap::new();
+        add(&mut there, ("decode", &Value::from(4)), &Value::from(10.0));
         add(&mut there, ("decode", &Value::from(8)), &Value::from(1.0));
-        let rows = report(("m", "f"), &here, &there);
-        assert_eq!(rows["rows"].as_array().map(Vec::len), Some(1), "only what both did: {rows}");
+        let figures = Figures { speed: here.clone(), share: here };
+        let report = report(("m", "f"), &figures, &there);
+        assert_eq!(report["rows"].as_array().map(Vec::len), Some(2), "what ours did: {report}");
+        assert_eq!((&report["rows"][0]["llama.cpp"], &report["rows"][1]["llama.cpp"]), (&10.0.into(), &Value::Null));
     }
 }

@@ -188,7 +188,11 @@ impl<A: Answer> Prepared<A> {
             abort: abort.clone(),
             client_stops: self.params.stop_token_ids.clone(),
             noted: OpenTurn::begin(record.clone(), submitted, prompt.tokens.len()),
-            log: app.settings.request_log.as_ref().map(|log| log.entry((&prompt.tokens, &prompt.turn_ends))),
+            log: app
+                .settings
+                .request_log
+                .as_ref()
+                .map(|log| log.entry((&prompt.tokens, &prompt.turn_ends), self.cache_salt.as_deref())),
         };
         Ok(Generation::new(app.clone(), stream, choice))
     }

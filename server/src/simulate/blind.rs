@@ -119,9 +119,11 @@ impl Blind {
         }
     }
 
-    /// A name for each whole block that depends on all tokens before it.
+    /// A name for each whole block that depends on all tokens before it, and on who may share it.
     fn chain(&self, request: &Request) -> Vec<u64> {
-        let mut before = 0_u64;
+        let mut hasher = DefaultHasher::new();
+        request.salt.hash(&mut hasher);
+        let mut before = hasher.finish();
         let name = |block: &[perilune_tensor::TokenId]| {
             let mut hasher = DefaultHasher::new();
             (before, block).hash(&mut hasher);
@@ -208,5 +210,16 @@ mod tests {
         let outcome = run(&trace, sizes);
         // The first has a state at 768; the second parts before it and saves one at 512, which the third finds.
         assert_eq!(outcome.hit_tokens, 512);
+    }
+
+    #[test]
+    fn salts_part_requests_under_both_policies() {
+        let sizes = Sizes { memory: 1 << 20, slot: 100, block: 1, block_size: 64, host: 0, concurrency: 1 };
+        let salted = |salt: &str| Request { salt: Some(salt.into()), ..request(&[(1, 1000)]) };
+        for policy in [run, super::super::kept::run] {
+            let hits = |trace: &[Request]| policy(trace, sizes).hit_tokens;
+            assert_eq!(hits(&[request(&[(1, 1000)]), salted("a"), salted("b")]), 0);
+            assert!(hits(&[salted("a"), salted("b"), salted("a")]) > 700);
+        }
     }
 }

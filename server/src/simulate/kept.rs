@@ -56,8 +56,12 @@ fn finish(cache: &mut CacheManager, running: Option<Running<'_>>) {
     if let Some(Running { cache: held, request }) = running {
         // The last token of an answer is never computed.
         let computed = request.tokens.len() - 1;
-        cache.donate(held, &CacheKey::default(), &request.tokens[..computed.max(request.prompt_len)]);
+        cache.donate(held, &key(request), &request.tokens[..computed.max(request.prompt_len)]);
     }
+}
+
+fn key(request: &Request) -> CacheKey {
+    CacheKey { salt: request.salt.clone(), ..CacheKey::default() }
 }
 
 /// Tokens that the request found; `None` where it does not fit now.
@@ -67,7 +71,7 @@ fn start<'r>(
     rules: CheckpointRules,
     running: &mut VecDeque<Running<'r>>,
 ) -> Option<usize> {
-    let (key, prompt) = (CacheKey::default(), &request.tokens[..request.prompt_len]);
+    let (key, prompt) = (key(request), &request.tokens[..request.prompt_len]);
     let limit = request.prompt_len - 1;
     let lookup = cache.lookup(&key, prompt, limit);
     let found = lookup.found;

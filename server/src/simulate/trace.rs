@@ -2,10 +2,12 @@
 //!
 //! Two forms are read. The published Mooncake form has `timestamp` (ms), `input_length`, `output_length` and `hash_ids`,
 //! one id per 512 tokens of the prompt: equal ids stand for equal tokens. Our own form, which `serve --request-log` writes,
-//! has a `timestamp`, the `tokens` themselves, the `output` tokens, and `checkpoints`, the positions at which turns end.
+//! has a `timestamp`, the `tokens` themselves, the `output` tokens, `checkpoints`, the positions at which turns end, and
+//! `salt`, a name for what keeps the request's prefixes apart from those of others, absent where nothing does.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::sync::Arc;
 
 use perilune_tensor::TokenId;
 use serde::Deserialize;
@@ -26,6 +28,8 @@ pub(super) struct Request {
     pub(super) turn_ends: Vec<usize>,
     /// When it arrived, ms.
     pub(super) timestamp: u64,
+    /// Only requests of the same salt share.
+    pub(super) salt: Option<Arc<str>>,
 }
 
 /// A line of our own form.
@@ -38,6 +42,7 @@ struct Tokens {
     output: Vec<u32>,
     #[serde(default)]
     checkpoints: Vec<usize>,
+    salt: Option<String>,
 }
 
 /// A line of the Mooncake form.
@@ -91,7 +96,13 @@ fn of_tokens(line: Tokens) -> Result<Request, String> {
     }
     let prompt_len = line.tokens.len();
     let tokens = line.tokens.into_iter().chain(line.output).map(TokenId).collect();
-    Ok(Request { tokens, prompt_len, turn_ends: line.checkpoints, timestamp: line.timestamp })
+    Ok(Request {
+        tokens,
+        prompt_len,
+        turn_ends: line.checkpoints,
+        timestamp: line.timestamp,
+        salt: line.salt.map(Arc::from),
+    })
 }
 
 fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
@@ -104,7 +115,7 @@ fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
     // Nothing is known of answers; no two are alike.
     let answer = (0..output_length).map(|i| stand_in(number ^ (1 << 60), i));
     let tokens = prompt.chain(answer).collect();
-    Ok(Request { tokens, prompt_len: input_length, turn_ends: Vec::new(), timestamp })
+    Ok(Request { tokens, prompt_len: input_length, timestamp, ..Request::default() })
 }
 
 /// Token `i` of a stretch of text: equal for equal `id`.
@@ -125,7 +136,8 @@ mod tests {
     #[test]
     fn both_forms() {
         let ours = parse(r#"{"tokens": [1, 2, 3], "output": [4], "checkpoints": [2]}"#).unwrap();
-        assert_eq!((ours.tokens.len(), ours.prompt_len, ours.turn_ends), (4, 3, vec![2]));
+        assert_eq!((ours.tokens.len(), ours.prompt_len, ours.turn_ends, ours.salt), (4, 3, vec![2], None));
+        assert_eq!(parse(r#"{"tokens": [1], "salt": "a"}"#).unwrap().salt.as_deref(), Some("a"));
         let line = r#"{"timestamp": 5, "input_length": 600, "output_length": 7, "hash_ids": [3, 9]}"#;
         let theirs = parse(line).unwrap();
         assert_eq!((theirs.tokens.len(), theirs.prompt_len), (607, 600));

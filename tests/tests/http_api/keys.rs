@@ -2,6 +2,7 @@
 
 use perilune_server::Settings;
 use perilune_server::access::Keys;
+use perilune_server::inspect_cache::inspect_cache;
 use perilune_server::tls::TlsFiles;
 use serde_json::json;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -31,6 +32,17 @@ fn serve(users: &[&str], admins: &[&str]) -> TestServer {
     let strings = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
     let keys = Keys::new(strings(users), strings(admins)).unwrap();
     TestServer::over(Script::markup("one two"), Settings { keys, ..demo_settings() }, |_| {})
+}
+
+#[test]
+fn the_report_of_the_cache_is_fetched_under_a_key() {
+    let server = serve(&["sesame"], &["root"]);
+    let inspect = |key| inspect_cache(&format!("http://{}", server.addr), key);
+    for (key, status) in [(None, "401"), (Some("nope"), "401"), (Some("sesame"), "403")] {
+        let error = inspect(key).unwrap_err().to_string();
+        assert!(error.contains(status) && error.contains("--api-key"), "{error}");
+    }
+    assert!(inspect(Some("root")).unwrap().contains("arena"));
 }
 
 #[test]

@@ -8,6 +8,8 @@ use crate::server::TestServer;
 
 const TEXT: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
+/// Tokens of a stored block.
+const BLOCK: u64 = 64;
 
 fn cached(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
@@ -66,6 +68,29 @@ fn every_turn_of_a_chat_is_what_it_is_cold_and_starts_at_the_turn_before() {
     // Nothing that came later has spoilt what was stored first.
     let (body, choices) = first.unwrap();
     assert_eq!(whole_choices(&post(server.addr, CHAT, &body).ok()), choices);
+}
+
+#[test]
+fn a_turn_that_demands_something_of_its_answer_leaves_its_question_to_the_next() {
+    let (server, _) = servers();
+    let function = json!({"name": "calculate", "parameters": {"type": "object", "properties": {}}});
+    let format = json!({"type": "json_object"});
+    for demand in [json!({"tool_choice": "required"}), json!({"tool_choice": "none", "response_format": format})] {
+        let mut messages = vec![json!({"role": "system", "content": format!("You demand {demand}.")})];
+        let mut shared = 0;
+        for turn in 0..5 {
+            let question = format!("There are {turn} boxes with 7 pens each. ").repeat(18);
+            messages.push(json!({"role": "user", "content": question}));
+            let mut body = json!({"messages": messages, "tools": [{"type": "function", "function": function}],
+                "max_tokens": 60, "temperature": 0});
+            let plain = post(server.addr, "/tokenize", &body).ok();
+            body.as_object_mut().unwrap().extend(demand.as_object().unwrap().clone());
+            let answer = post(server.addr, CHAT, &body).ok();
+            assert!(cached(&answer) + BLOCK >= shared, "turn {turn}, {demand}: {} of {shared}", cached(&answer));
+            shared = plain["count"].as_u64().unwrap();
+            messages.push(json!({"role": "assistant", "content": "Seven each."}));
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use perilune_server::cli::{Cli, Command};
 use perilune_server::request_log::RequestLog;
 use serde_json::{Value, json};
 
-use crate::client::{post, stream};
+use crate::client::{post, stream, with};
 use crate::script::Script;
 use crate::server::{TestServer, demo_settings};
 
@@ -23,17 +23,20 @@ fn every_request_is_a_line_that_the_simulator_reads() {
     let chat = json!({"messages": [{"role": "user", "content": "pens"}], "max_tokens": 5});
     post(server.addr, "/v1/chat/completions", &chat).ok();
     post(server.addr, "/v1/completions", &json!({"prompt": ids, "max_tokens": -1})).refused(400);
+    post(server.addr, "/v1/completions", &with(&body, "cache_salt", "a secret")).ok();
     server.wait_until_idle();
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 3, "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
     assert_eq!((&lines[0]["tokens"], &lines[1]["tokens"]), (&json!(ids), &json!(ids)));
     assert_eq!(lines[0]["output"], answer["choices"][0]["token_ids"]);
     assert!(!lines[2]["checkpoints"].as_array().unwrap().is_empty(), "where turns end: {}", lines[2]);
+    assert!(lines[3]["salt"].as_str().is_some_and(|salt| salt.len() == 32), "{}", lines[3]);
+    assert!(!text.contains("a secret") && lines[..3].iter().all(|line| line["salt"].is_null()), "{text}");
     let args = ["perilune", "simulate-cache", "--memory-gib", "4", "--trace", path.to_str().unwrap()];
     let Some(Command::SimulateCache(args)) = Cli::try_parse_from(args).unwrap().command else { panic!() };
     let report = perilune_server::simulate::run(&args).unwrap();
-    assert!(report.contains("      3  "), "three requests: {report}");
+    assert!(report.contains("      4  "), "four requests: {report}");
     let error = RequestLog::open(dir.path()).unwrap_err().to_string();
     assert!(error.contains("--request-log"), "{error}");
 }

@@ -92,7 +92,8 @@ pub struct RenderedPrompt {
     /// The prompt, generation opener included.
     pub tokens: Vec<TokenId>,
     /// Where each rendered message ends, as a number of tokens from the beginning, ascending: the messages that
-    /// declare tools and directives count, the opened answer does not. Places at which a saved state is useful.
+    /// declare tools and an effort count, those about the coming answer alone and the opened answer do not. Places at
+    /// which a later prompt of this conversation agrees, so that a saved state is useful.
     pub message_ends: Vec<usize>,
     /// Number of prompt tokens to report as usage: `tokens` without the last opener (`<|open|>think<|sep|>` or
     /// `<|open|>response<|sep|>`, 3 tokens), as the vendor's service counts. In the `Im` format, all tokens.

@@ -39,11 +39,11 @@ pub(super) fn render(
     xtml.messages(&conversation.messages)?;
     match conversation.tool_choice {
         ToolChoice::Auto => {}
-        ToolChoice::None => xtml.directive("tool-choice", TOOL_CHOICE_NONE),
-        ToolChoice::Required => xtml.directive("tool-choice", TOOL_CHOICE_REQUIRED),
+        ToolChoice::None => xtml.passing_directive("tool-choice", TOOL_CHOICE_NONE),
+        ToolChoice::Required => xtml.passing_directive("tool-choice", TOOL_CHOICE_REQUIRED),
     }
     if let Some(text) = response_format_text(&conversation.response_format) {
-        xtml.directive("response-format", &text);
+        xtml.passing_directive("response-format", &text);
     }
     Ok(xtml.generation_prompt())
 }
@@ -108,9 +108,13 @@ impl Xtml<'_> {
         self.close(tag);
     }
 
-    fn end_message(&mut self) {
+    fn close_message(&mut self) {
         self.close("message");
         self.writer.control(self.tokens.end_of_message);
+    }
+
+    fn end_message(&mut self) {
+        self.close_message();
         self.writer.end_message();
     }
 
@@ -125,6 +129,13 @@ impl Xtml<'_> {
     /// A system message of the renderer's own.
     fn directive(&mut self, kind: &str, text: &str) {
         self.message(&[("role", "system"), ("type", kind)], &[text.to_owned()]);
+    }
+
+    /// A system message about the coming answer alone: the next turn's prompt has none in its place.
+    fn passing_directive(&mut self, kind: &str, text: &str) {
+        self.open("message", &[("role", "system"), ("type", kind)]);
+        self.writer.text(text);
+        self.close_message();
     }
 
     fn messages(&mut self, messages: &[ChatMessage]) -> Result<(), TokenizerError> {
