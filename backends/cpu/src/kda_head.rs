@@ -1,8 +1,4 @@
 //! One head of one run: convolution, norms and gates of a few tokens at a time, their recurrence, the gated output.
-//!
-//! The columns of a head's state do not depend on each other: a block of columns stays in registers' reach while all
-//! tokens at hand go through it. Per token there are two passes over the block, one for `Sᵀ k` of the decayed state,
-//! one that decays, updates and reads. The order of additions does not depend on how tokens are grouped.
 
 use std::ops::Range;
 
@@ -11,18 +7,13 @@ use perilune_backend::{KdaDims, KdaGate};
 use crate::KdaPrefill;
 use crate::kda::Layer;
 use crate::kda_chunk::ChunkHead;
+use crate::kda_recurrence::{Recurrence, VECTORS};
 use crate::norm::inverse_rms;
 use crate::runs::Run;
-use crate::simd::{Kernel, MAX_LANES, Simd, dot, exp, sigmoid, softplus};
+use crate::simd::{Kernel, MAX_LANES, Simd, dot, sigmoid, softplus};
 
 /// Tokens that are prepared at once by the recurrent form.
 pub(crate) const TOKENS: usize = 16;
-/// Vectors of a column block.
-const VECTORS: usize = 2;
-/// Sums over key channels that run side by side: channel `i` belongs to sum `i % CHAINS`.
-const CHAINS: usize = 4;
-/// Runs shorter than this update the state where it lies; longer ones in a compact copy of the column block.
-const COPY_FROM: usize = 4;
 /// Log decays end here, where the decay is 0 in any case: a difference of infinite sums would be NaN, and larger sums
 /// would leave differences of smaller ones inexact.
 const LEAST_LOG_DECAY: f32 = -110.0;
@@ -46,8 +37,10 @@ pub(crate) struct Tokens<'a> {
     pub(crate) q: &'a mut [f32],
     pub(crate) k: &'a mut [f32],
     pub(crate) v: &'a mut [f32],
-    /// Log decay.
+    /// Log decay; the recurrent form makes decay of it.
     pub(crate) g: &'a mut [f32],
+    /// Keys times decay, for the recurrent form.
+    pub(crate) decayed_k: &'a mut [f32],
     /// Outputs, before norm and gate.
     pub(crate) o: &'a mut [f32],
     /// One per token.
@@ -62,7 +55,7 @@ pub(crate) fn padded(head_dim: usize) -> usize {
 impl<'a> Tokens<'a> {
     /// Values that `count` tokens need.
     pub(crate) fn len(dims: KdaDims, count: usize) -> usize {
-        count * (5 * padded(dims.head_dim) + MAX_LANES)
+        count * (6 * padded(dims.head_dim) + MAX_LANES)
     }
 
     /// Cuts `scratch`; returns the rest of it.
@@ -72,9 +65,10 @@ impl<'a> Tokens<'a> {
         let (k, rest) = rest.split_at_mut(count * stride);
         let (v, rest) = rest.split_at_mut(count * stride);
         let (g, rest) = rest.split_at_mut(count * stride);
+        let (decayed_k, rest) = rest.split_at_mut(count * stride);
         let (o, rest) = rest.split_at_mut(count * stride);
         let (beta, rest) = rest.split_at_mut(count * MAX_LANES);
-        (Tokens { stride, q, k, v, g, o, beta }, rest)
+        (Tokens { stride, q, k, v, g, decayed_k, o, beta }, rest)
     }
 
     /// Norms of q and k of the first `count` tokens.
@@ -296,99 +290,4 @@ fn normalise<S: Simd>(s: S, x: &mut [f32], scale: f32) {
     for c in (0..x.len()).step_by(S::LANES) {
         s.store(x, c, s.mul(s.load(x, c), factor));
     }
-}
-
-/// The recurrence of prepared tokens, one block of state columns after the other.
-pub(crate) struct Recurrence<'a> {
-    pub(crate) d: usize,
-    pub(crate) count: usize,
-    /// `[D, D]`, key channels first.
-    pub(crate) state: &'a mut [f32],
-    /// Room for one column block.
-    pub(crate) copy: &'a mut [f32],
-}
-
-impl Recurrence<'_> {
-    #[inline(always)]
-    pub(crate) fn run<S: Simd>(self, s: S, tokens: &mut Tokens<'_>) {
-        let (d, width) = (self.d, VECTORS * S::LANES);
-        for t in 0..self.count {
-            for c in (t * tokens.stride..t * tokens.stride + d).step_by(S::LANES) {
-                s.store(tokens.g, c, exp(s, s.load(tokens.g, c)));
-            }
-        }
-        for column in (0..d).step_by(width) {
-            if self.count < COPY_FROM && column + width <= d {
-                let block = self.state[column..].as_mut_ptr();
-                // SAFETY: `d` rows of `width` values, `d` apart, lie in the state.
-                unsafe { self.block(s, tokens, (column, block, d)) };
-                continue;
-            }
-            let inside = width.min(d - column);
-            for i in 0..d {
-                let row = &self.state[i * d + column..i * d + column + inside];
-                for v in (0..width).step_by(S::LANES) {
-                    s.store(&mut self.copy[i * width..(i + 1) * width], v, s.load(row, v));
-                }
-            }
-            let copy = self.copy.as_mut_ptr();
-            // SAFETY: `copy` has room for `d` rows of `width` values.
-            unsafe { self.block(s, tokens, (column, copy, width)) };
-            for i in 0..d {
-                let row = &mut self.state[i * d + column..i * d + column + inside];
-                row.copy_from_slice(&self.copy[i * width..i * width + inside]);
-            }
-        }
-    }
-
-    /// All tokens through the columns `column ..` whose rows begin at `block`, `stride` apart.
-    ///
-    /// # Safety
-    /// `d` rows of `VECTORS * LANES` values must lie there, and nobody else may use them.
-    #[inline(always)]
-    unsafe fn block<S: Simd>(&self, s: S, tokens: &mut Tokens<'_>, (column, block, stride): (usize, *mut f32, usize)) {
-        for t in 0..self.count {
-            let at = t * tokens.stride;
-            let (k, a) = (&tokens.k[at..at + self.d], &tokens.g[at..at + self.d]);
-            let mut sums = [[s.splat(0.0); VECTORS]; CHAINS];
-            for i in 0..self.d {
-                let weight = s.splat(a[i] * k[i]);
-                for v in 0..VECTORS {
-                    // SAFETY: row `i` of the block.
-                    let value = unsafe { s.load_ptr(block.add(i * stride + v * S::LANES)) };
-                    sums[i % CHAINS][v] = s.fma(weight, value, sums[i % CHAINS][v]);
-                }
-            }
-            let beta = s.load(&tokens.beta[t * MAX_LANES..], 0);
-            let mut delta = [s.splat(0.0); VECTORS];
-            for v in 0..VECTORS {
-                let value = s.load(&tokens.v[at..at + tokens.stride], column + v * S::LANES);
-                delta[v] = s.mul(beta, s.sub(value, total(s, &sums, v)));
-            }
-            let mut sums = [[s.splat(0.0); VECTORS]; CHAINS];
-            let q = &tokens.q[at..at + self.d];
-            for i in 0..self.d {
-                let (decay, key, query) = (s.splat(a[i]), s.splat(k[i]), s.splat(q[i]));
-                for v in 0..VECTORS {
-                    // SAFETY: row `i` of the block.
-                    let place = unsafe { block.add(i * stride + v * S::LANES) };
-                    // SAFETY: as above.
-                    let value = s.fma(key, delta[v], s.mul(decay, unsafe { s.load_ptr(place) }));
-                    // SAFETY: as above.
-                    unsafe { s.store_ptr(place, value) };
-                    sums[i % CHAINS][v] = s.fma(query, value, sums[i % CHAINS][v]);
-                }
-            }
-            for v in 0..VECTORS {
-                let out = &mut tokens.o[at..at + tokens.stride];
-                s.store(out, column + v * S::LANES, total(s, &sums, v));
-            }
-        }
-    }
-}
-
-/// Sum of the chains of one vector, always in the same order.
-#[inline(always)]
-fn total<S: Simd>(s: S, sums: &[[S::V; VECTORS]; CHAINS], v: usize) -> S::V {
-    s.add(s.add(sums[0][v], sums[1][v]), s.add(sums[2][v], sums[3][v]))
 }

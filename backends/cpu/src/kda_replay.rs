@@ -8,7 +8,8 @@ use perilune_backend::{BackendError, DeviceTensor, KdaDims, KdaFold, KdaVerify, 
 
 use crate::CpuBackend;
 use crate::kda::{Layer, layer};
-use crate::kda_head::{HeadRun, Prepare, Recurrence, TOKENS, Tokens, padded};
+use crate::kda_head::{HeadRun, Prepare, TOKENS, Tokens, padded};
+use crate::kda_recurrence::Recurrence;
 use crate::runs::{Run, check_distinct, fault, runs, runs_or_empty, take_snapshots};
 use crate::simd::{Kernel, MAX_LANES, Simd};
 use crate::tensor::{CpuTensor, Parted};

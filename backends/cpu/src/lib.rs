@@ -25,6 +25,7 @@ mod int_tiles;
 mod kda;
 mod kda_chunk;
 mod kda_head;
+mod kda_recurrence;
 mod kda_replay;
 mod limits;
 mod linear;

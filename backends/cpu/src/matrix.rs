@@ -126,6 +126,11 @@ impl Format for F32 {
         // SAFETY: the caller's promise.
         unsafe { row.data.cast::<f32>().add(i).read_unaligned() }
     }
+    #[inline(always)]
+    unsafe fn load_tail<S: Simd>(s: S, row: RowPtr, i: usize, n: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_first(row.data.cast::<f32>().add(i), n) }
+    }
 }
 
 impl Format for Bf16 {

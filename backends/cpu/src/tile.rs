@@ -8,8 +8,10 @@
 //! Vectors are handled in plain loops, never in closures given to an array: a closure that is not inlined loses the
 //! instruction set of its caller, and every vector operation in it becomes a call.
 
+use std::marker::PhantomData;
+
 use crate::matrix::{Format, RowPtr};
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Rows of the largest tile.
 pub(crate) const MAX_TILE_ROWS: usize = 8;
@@ -25,46 +27,64 @@ pub(crate) unsafe fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
     w: [RowPtr; O],
     width: usize,
 ) -> [[f32; O]; R] {
-    let mut sums = [[s.splat(0.0); O]; R];
-    let whole = width - width % S::LANES;
-    let mut i = 0;
-    while i < whole {
-        let mut weights = [s.splat(0.0); O];
-        for o in 0..O {
-            // SAFETY: `i + LANES <= width`.
-            weights[o] = unsafe { F::load(s, w[o], i) };
-        }
-        for r in 0..R {
-            // SAFETY: as above.
-            let value = unsafe { s.load_ptr(x[r].add(i)) };
+    s.apart(Dots::<F, R, O> { x, w, width, format: PhantomData })
+}
+
+/// A tile of dot products; only `dots` makes one, whose caller vouches for the pointers.
+struct Dots<F, const R: usize, const O: usize> {
+    x: [*const f32; R],
+    w: [RowPtr; O],
+    width: usize,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, const R: usize, const O: usize> Kernel for Dots<F, R, O> {
+    type Output = [[f32; O]; R];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [[f32; O]; R] {
+        let Dots { x, w, width, .. } = self;
+        let mut sums = [[s.splat(0.0); O]; R];
+        let whole = width - width % S::LANES;
+        let mut i = 0;
+        while i < whole {
+            let mut weights = [s.splat(0.0); O];
             for o in 0..O {
-                sums[r][o] = s.fma(value, weights[o], sums[r][o]);
+                // SAFETY: `i + LANES <= width`.
+                weights[o] = unsafe { F::load(s, w[o], i) };
+            }
+            for r in 0..R {
+                // SAFETY: as above.
+                let value = unsafe { s.load_ptr(x[r].add(i)) };
+                for o in 0..O {
+                    sums[r][o] = s.fma(value, weights[o], sums[r][o]);
+                }
+            }
+            i += S::LANES;
+        }
+        if whole < width {
+            let n = width - whole;
+            let mut weights = [s.splat(0.0); O];
+            for o in 0..O {
+                // SAFETY: columns `whole .. width` exist in every row.
+                weights[o] = unsafe { F::load_tail(s, w[o], whole, n) };
+            }
+            for r in 0..R {
+                // SAFETY: as above.
+                let value = s.load(unsafe { std::slice::from_raw_parts(x[r].add(whole), n) }, 0);
+                for o in 0..O {
+                    sums[r][o] = s.fma(value, weights[o], sums[r][o]);
+                }
             }
         }
-        i += S::LANES;
-    }
-    if whole < width {
-        let n = width - whole;
-        let mut weights = [s.splat(0.0); O];
-        for o in 0..O {
-            // SAFETY: columns `whole .. width` exist in every row.
-            weights[o] = unsafe { F::load_tail(s, w[o], whole, n) };
-        }
+        let mut results = [[0.0; O]; R];
         for r in 0..R {
-            // SAFETY: as above.
-            let value = s.load(unsafe { std::slice::from_raw_parts(x[r].add(whole), n) }, 0);
             for o in 0..O {
-                sums[r][o] = s.fma(value, weights[o], sums[r][o]);
+                results[r][o] = s.sum(sums[r][o]);
             }
         }
+        results
     }
-    let mut results = [[0.0; O]; R];
-    for r in 0..R {
-        for o in 0..O {
-            results[r][o] = s.sum(sums[r][o]);
-        }
-    }
-    results
 }
 
 /// `acc[r][c] = acc[r][c] decay[r] + Σ_j coefficient[r][j] w[j][c]` over `width` columns.
@@ -88,64 +108,88 @@ impl<const R: usize> Sums<'_, R> {
     /// The pointers must be good for the lengths above.
     #[inline(always)]
     pub(crate) unsafe fn add<S: Simd, F: Format>(self, s: S) {
-        let whole = self.width - self.width % S::LANES;
-        let mut i = 0;
-        while i < whole {
-            let mut sums = [s.splat(0.0); R];
-            for r in 0..R {
-                // SAFETY: `i + LANES <= width`.
-                sums[r] = unsafe { s.load_ptr(self.acc[r].add(i)) };
-            }
-            self.decay_all(s, &mut sums);
-            for (j, row) in self.w.iter().enumerate() {
-                // SAFETY: as above.
-                self.add_row(s, &mut sums, (j, unsafe { F::load(s, *row, i) }));
-            }
-            for r in 0..R {
-                // SAFETY: as above.
-                unsafe { s.store_ptr(self.acc[r].add(i), sums[r]) };
-            }
-            i += S::LANES;
-        }
-        if whole < self.width {
-            // SAFETY: the caller's promise.
-            unsafe { self.add_tail::<S, F>(s, whole) }
-        }
+        s.apart(Adding::<F, R> { sums: self, format: PhantomData });
     }
 
-    /// The columns from `i` on, fewer than a vector.
+    /// `V` vectors of columns from `i`, `n` columns where there is but a part of one.
     #[inline(always)]
-    unsafe fn add_tail<S: Simd, F: Format>(self, s: S, i: usize) {
-        let n = self.width - i;
-        let mut sums = [s.splat(0.0); R];
+    unsafe fn columns<S: Simd, F: Format, const V: usize>(&self, s: S, i: usize, n: Option<usize>) {
+        let mut sums = [[s.splat(0.0); V]; R];
         for r in 0..R {
-            // SAFETY: columns `i .. width` exist in every row.
-            sums[r] = s.load(unsafe { std::slice::from_raw_parts(self.acc[r].add(i), n) }, 0);
+            let decay = s.splat(self.decay[r]);
+            for v in 0..V {
+                // SAFETY: the caller's promise, here and below.
+                let acc = unsafe { self.acc[r].add(i + v * S::LANES) };
+                let before = match n {
+                    // SAFETY: as above.
+                    None => unsafe { s.load_ptr(acc) },
+                    // SAFETY: as above.
+                    Some(n) => unsafe { s.load_first(acc, n) },
+                };
+                sums[r][v] = s.mul(before, decay);
+            }
         }
-        self.decay_all(s, &mut sums);
         for (j, row) in self.w.iter().enumerate() {
+            let mut values = [s.splat(0.0); V];
+            for v in 0..V {
+                let i = i + v * S::LANES;
+                values[v] = match n {
+                    // SAFETY: as above.
+                    None => unsafe { F::load(s, *row, i) },
+                    // SAFETY: as above.
+                    Some(n) => unsafe { F::load_tail(s, *row, i, n) },
+                };
+            }
+            for r in 0..R {
+                // SAFETY: there is a coefficient for every stored row.
+                let coefficient = s.splat(unsafe { *self.coefficients[r].add(j) });
+                for v in 0..V {
+                    sums[r][v] = s.fma(coefficient, values[v], sums[r][v]);
+                }
+            }
+        }
+        for r in 0..R {
+            for v in 0..V {
+                // SAFETY: as above.
+                let acc = unsafe { self.acc[r].add(i + v * S::LANES) };
+                match n {
+                    // SAFETY: as above.
+                    None => unsafe { s.store_ptr(acc, sums[r][v]) },
+                    // SAFETY: as above.
+                    Some(n) => unsafe { s.store_first(acc, n, sums[r][v]) },
+                }
+            }
+        }
+    }
+}
+
+/// Sums whose pointers `Sums::add` was promised to be good.
+struct Adding<'a, F, const R: usize> {
+    sums: Sums<'a, R>,
+    format: PhantomData<F>,
+}
+
+impl<F: Format, const R: usize> Kernel for Adding<'_, F, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (sums, lanes) = (self.sums, S::LANES);
+        let mut i = 0;
+        // Two vectors share a coefficient, where there are registers for that many sums.
+        while (S::WIDE || R <= 4) && i + 2 * lanes <= sums.width {
+            // SAFETY: the promise to `Sums::add`, here and below.
+            unsafe { sums.columns::<S, F, 2>(s, i, None) };
+            i += 2 * lanes;
+        }
+        while i + lanes <= sums.width {
             // SAFETY: as above.
-            self.add_row(s, &mut sums, (j, unsafe { F::load_tail(s, *row, i, n) }));
+            unsafe { sums.columns::<S, F, 1>(s, i, None) };
+            i += lanes;
         }
-        for r in 0..R {
-            // SAFETY: as above; one row at a time is borrowed.
-            s.store(unsafe { std::slice::from_raw_parts_mut(self.acc[r].add(i), n) }, 0, sums[r]);
-        }
-    }
-
-    #[inline(always)]
-    fn decay_all<S: Simd>(&self, s: S, sums: &mut [S::V; R]) {
-        for r in 0..R {
-            sums[r] = s.mul(sums[r], s.splat(self.decay[r]));
-        }
-    }
-
-    #[inline(always)]
-    fn add_row<S: Simd>(&self, s: S, sums: &mut [S::V; R], (j, row): (usize, S::V)) {
-        for r in 0..R {
-            // SAFETY: there is a coefficient for every stored row.
-            let coefficient = unsafe { *self.coefficients[r].add(j) };
-            sums[r] = s.fma(s.splat(coefficient), row, sums[r]);
+        if i < sums.width {
+            // SAFETY: as above.
+            unsafe { sums.columns::<S, F, 1>(s, i, Some(sums.width - i)) };
         }
     }
 }

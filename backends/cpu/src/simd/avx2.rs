@@ -18,6 +18,13 @@ pub(crate) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
 
+/// The same, never merged into its caller.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn apart<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+    kernel.run(s)
+}
+
 /// The eight E2M1 magnitudes.
 static E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -27,11 +34,21 @@ fn power_of_two(n: __m256i) -> __m256 {
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127)))) }
 }
 
+/// All bits of the first `n` lanes.
+#[inline(always)]
+fn first(n: usize) -> __m256i {
+    unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+}
+
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
     const WIDE: bool = false;
 
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        unsafe { apart(self, kernel) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         unsafe { _mm256_set1_ps(x) }
@@ -43,6 +60,14 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {
         unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(self, p: *const f32, n: usize) -> Self::V {
+        unsafe { _mm256_maskload_ps(p, first(n)) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize, v: Self::V) {
+        unsafe { _mm256_maskstore_ps(p, first(n), v) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u8) -> Self::V {

@@ -36,7 +36,7 @@ pub enum SimdLevel {
     Neon,
     /// 256-bit AVX2 with FMA and F16C (x86-64).
     Avx2,
-    /// 512-bit AVX-512F (x86-64).
+    /// 512-bit AVX-512F and VL (x86-64).
     Avx512,
     /// AVX-512, and AMX tiles for products with bfloat16 and MXFP4 matrices (x86-64, Linux).
     Amx,
@@ -62,12 +62,13 @@ impl SimdLevel {
     fn is_available(self) -> bool {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         let avx2 = avx2 && is_x86_feature_detected!("f16c");
+        let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
         match self {
             SimdLevel::Scalar => true,
             SimdLevel::Neon => false,
             SimdLevel::Avx2 => avx2,
-            SimdLevel::Avx512 => avx2 && is_x86_feature_detected!("avx512f"),
-            SimdLevel::Amx => avx2 && amx::is_available(),
+            SimdLevel::Avx512 => avx2 && avx512,
+            SimdLevel::Amx => avx2 && avx512 && amx::is_available(),
         }
     }
 
@@ -153,6 +154,41 @@ pub(crate) trait Simd: Copy + 'static {
     /// Sum of the lanes by halving: always the same tree.
     fn sum(self, v: Self::V) -> f32;
 
+    /// Runs a kernel in a function of its own, for inner loops that need every register: the compiler shares registers
+    /// out by function, and leaves some unused in large ones.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// `n < LANES` values, then zeros. No call is made in it, as one would keep vectors around it out of registers.
+    /// # Safety
+    /// `p` must be readable for `n` values.
+    #[inline(always)]
+    unsafe fn load_first(self, p: *const f32, n: usize) -> Self::V {
+        let mut lanes = [0.0; MAX_LANES];
+        for (i, lane) in lanes.iter_mut().enumerate().take(Self::LANES) {
+            if i < n {
+                // SAFETY: the caller's promise.
+                *lane = unsafe { p.add(i).read_unaligned() };
+            }
+        }
+        // SAFETY: `lanes` holds MAX_LANES >= LANES values.
+        unsafe { self.load_ptr(lanes.as_ptr()) }
+    }
+    /// Writes the first `n < LANES` values.
+    /// # Safety
+    /// `p` must be writable for `n` values.
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize, v: Self::V) {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: `lanes` holds MAX_LANES >= LANES values.
+        unsafe { self.store_ptr(lanes.as_mut_ptr(), v) };
+        for (i, lane) in lanes.iter().enumerate().take(Self::LANES) {
+            if i < n {
+                // SAFETY: the caller's promise.
+                unsafe { p.add(i).write_unaligned(*lane) };
+            }
+        }
+    }
+
     /// `LANES` values of `x` from `i`; lanes past the end of `x` are 0.
     #[inline(always)]
     fn load(self, x: &[f32], i: usize) -> Self::V {
@@ -160,11 +196,9 @@ pub(crate) trait Simd: Copy + 'static {
             // SAFETY: just checked.
             return unsafe { self.load_ptr(x.as_ptr().add(i)) };
         }
-        let mut lanes = [0.0; MAX_LANES];
-        let tail = x.get(i..).unwrap_or_default();
-        lanes[..tail.len()].copy_from_slice(tail);
-        // SAFETY: `lanes` holds MAX_LANES >= LANES values.
-        unsafe { self.load_ptr(lanes.as_ptr()) }
+        let i = i.min(x.len());
+        // SAFETY: `x` has that many values from `i`, fewer than `LANES`.
+        unsafe { self.load_first(x.as_ptr().add(i), x.len() - i) }
     }
 
     /// Writes `v` to `out` from `i`; lanes past the end of `out` are dropped.
@@ -174,11 +208,8 @@ pub(crate) trait Simd: Copy + 'static {
             // SAFETY: just checked.
             return unsafe { self.store_ptr(out.as_mut_ptr().add(i), v) };
         }
-        let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` holds MAX_LANES >= LANES values.
-        unsafe { self.store_ptr(lanes.as_mut_ptr(), v) };
-        let tail = out.get_mut(i..).unwrap_or_default();
-        let n = tail.len();
-        tail.copy_from_slice(&lanes[..n]);
+        let i = i.min(out.len());
+        // SAFETY: `out` has that many values from `i`, fewer than `LANES`.
+        unsafe { self.store_first(out.as_mut_ptr().add(i), out.len() - i, v) }
     }
 }

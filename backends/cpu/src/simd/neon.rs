@@ -28,6 +28,10 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const WIDE: bool = true;
 
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         unsafe { vdupq_n_f32(x) }

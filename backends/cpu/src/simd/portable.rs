@@ -2,7 +2,7 @@
 //!
 //! No fused multiply-add: without the instruction it would be a library call per lane.
 
-use super::Simd;
+use super::{Kernel, Simd};
 
 /// Proof of nothing; plain Rust needs none.
 #[derive(Clone, Copy)]
@@ -24,6 +24,10 @@ impl Simd for Portable {
     const LANES: usize = 4;
     const WIDE: bool = false;
 
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         [x; 4]
