@@ -129,8 +129,10 @@ impl Constraints {
     }
 
     /// A sequence has gone on by these tokens.
-    pub(crate) fn advance(&mut self, id: SeqId, tokens: Vec<TokenId>) {
-        self.ask(id, Task::Advance(tokens));
+    pub(crate) fn advance(&mut self, id: SeqId, tokens: &[TokenId]) {
+        if self.cells.contains_key(&id) {
+            self.ask(id, Task::Advance(tokens.to_vec()));
+        }
     }
 
     /// The masks of a sequence's next step; `None` where it is free.
@@ -262,13 +264,13 @@ mod tests {
                 if id.0 % 3 == 0 {
                     assert_eq!(wait(&constraints, *id), Ok(vec![of(step), of(step + 1)]));
                 }
-                constraints.advance(*id, vec![TokenId(step)]);
+                constraints.advance(*id, &[TokenId(step)]);
             }
         }
         assert!(constraints.pending(SeqId(99)).is_none());
-        constraints.advance(ids[0], vec![TokenId(3)]);
+        constraints.advance(ids[0], &[TokenId(3)]);
         assert_eq!(wait(&constraints, ids[0]), Err(ConstraintError("four".to_owned())));
-        constraints.advance(ids[0], vec![TokenId(4)]);
+        constraints.advance(ids[0], &[TokenId(4)]);
         assert!(wait(&constraints, ids[0]).is_err(), "a failure stays");
         assert_eq!(wait(&constraints, ids[1]), Ok(vec![of(3)]), "and is its own");
         constraints.remove(ids[1]);

@@ -12,24 +12,25 @@ use perilune_scheduler::{
     Committed, Draws, Event, EventKind, FinishReason, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest,
     StepPlan, TokenRole,
 };
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 use crate::constraints::Constraints;
+use crate::courier::Courier;
 use crate::disk_desk::{DiskDesk, OpenDesk};
 use crate::handle::{Command, Shared, Submission};
-use crate::stats::{MAX_PLACES, Work};
-use crate::step::{outcomes, step_input};
-use crate::{EngineState, GenerateRequest, StepRunner, TokenEvent};
+use crate::stats::{EngineStats, MAX_PLACES, Work};
+use crate::step::{Spare, outcomes, step_input};
+use crate::{EngineState, GenerateRequest, StepRunner};
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
 pub(crate) fn run<R: StepRunner>(
-    (runner, disk): (R, Option<OpenDesk>),
+    (runner, disk, courier): (R, Option<OpenDesk>, Courier),
     shared: Arc<Shared>,
     inbox: UnboundedReceiver<Command>,
 ) {
-    let mut device = DeviceThread::new((runner, disk), shared.clone(), inbox);
+    let mut device = DeviceThread::new((runner, disk, courier), shared.clone(), inbox);
     let end = catch_unwind(AssertUnwindSafe(|| {
         device.serve()?;
         device.save_everything()
@@ -54,18 +55,15 @@ pub(crate) struct DeviceThread<R> {
     pub(crate) scheduler: Scheduler,
     pub(crate) cache: CacheManager,
     pub(crate) disk: Option<DiskDesk>,
-    streams: HashMap<SeqId, Stream>,
+    courier: Courier,
+    /// Requests that had no step yet, and who is told when they have.
+    queued: HashMap<SeqId, oneshot::Sender<Instant>>,
     seeds: SeedSource,
     constraints: Constraints,
     ending: Ending,
     /// For each run of the last step, how many of its tokens were kept.
     pub(crate) kept: Vec<usize>,
-}
-
-/// A caller, and who is told when its request leaves the queue, until it has.
-struct Stream {
-    events: UnboundedSender<TokenEvent>,
-    queued: Option<oneshot::Sender<Instant>>,
+    spare: Spare,
 }
 
 /// Whether the thread is to end.
@@ -77,7 +75,11 @@ enum Ending {
 }
 
 impl<R: StepRunner> DeviceThread<R> {
-    fn new((runner, disk): (R, Option<OpenDesk>), shared: Arc<Shared>, inbox: UnboundedReceiver<Command>) -> Self {
+    fn new(
+        (runner, disk, courier): (R, Option<OpenDesk>, Courier),
+        shared: Arc<Shared>,
+        inbox: UnboundedReceiver<Command>,
+    ) -> Self {
         let config = &shared.config;
         let scheduler = Scheduler::new(SchedulerConfig {
             max_running: config.max_running_requests,
@@ -102,11 +104,13 @@ impl<R: StepRunner> DeviceThread<R> {
             disk,
             shared,
             inbox,
-            streams: HashMap::new(),
+            courier,
+            queued: HashMap::new(),
             seeds,
             constraints: Constraints::default(),
             ending: Ending::No,
             kept: Vec::new(),
+            spare: Spare::default(),
         }
     }
 
@@ -184,7 +188,8 @@ impl<R: StepRunner> DeviceThread<R> {
         let Submission { id, request, events, started } = submission;
         let seed = request.params.seed.unwrap_or_else(|| self.seeds.draw());
         self.shared.lock_monitor().stats.prompt_tokens += request.prompt.len() as u64;
-        self.streams.insert(id, Stream { events, queued: Some(started) });
+        self.courier.meet(id, events);
+        self.queued.insert(id, started);
         let GenerateRequest { prompt, params, cache_salt, checkpoint_hints, grammar } = request;
         if let Some(grammar) = grammar {
             self.constraints.add(id, grammar);
@@ -203,8 +208,8 @@ impl<R: StepRunner> DeviceThread<R> {
     fn step(&mut self) -> Result<(), String> {
         let plan = self.scheduler.plan(&mut self.cache);
         self.shared.lock_monitor().stats.preemptions += plan.preempted.len() as u64;
-        for run in &plan.runs {
-            self.leave_queue(run.seq);
+        if !self.queued.is_empty() {
+            plan.runs.iter().for_each(|run| self.leave_queue(run.seq));
         }
         if plan.runs.is_empty() {
             // Memory was taken back from everybody; the next plan begins with the earliest sequence.
@@ -213,8 +218,10 @@ impl<R: StepRunner> DeviceThread<R> {
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
         let kept = std::mem::take(&mut self.kept);
-        let input = step_input((&self.scheduler, &self.cache, &self.constraints), &plan, kept)?;
+        let owners = (&self.scheduler, &self.cache, &self.constraints);
+        let input = step_input(owners, (&plan, kept), &mut self.spare)?;
         let output = self.runner.run(&input).map_err(|error| error.to_string())?;
+        self.spare.take_back(input);
         self.send_archived();
         let drafting = output.drafting;
         let outcomes = outcomes(&plan, output)?;
@@ -227,14 +234,17 @@ impl<R: StepRunner> DeviceThread<R> {
         self.publish();
         self.note_progress();
         events.iter().for_each(|event| self.follow(event));
-        events.into_iter().for_each(|event| self.deliver(event));
+        let mut monitor = self.shared.lock_monitor();
+        events.iter().for_each(|event| count_event(&mut monitor.stats, &event.kind));
+        drop(monitor);
+        self.send(events);
         Ok(())
     }
 
     /// The next mask is computed from now on.
     fn follow(&mut self, event: &Event) {
         if let EventKind::Token { id, role: TokenRole::Content, .. } = &event.kind {
-            self.constraints.advance(event.seq, vec![*id]);
+            self.constraints.advance(event.seq, &[*id]);
         }
     }
 
@@ -247,50 +257,41 @@ impl<R: StepRunner> DeviceThread<R> {
                 events.retain(|event| event.seq != run.seq);
                 self.scheduler.abort(run.seq, &mut self.cache);
                 self.shared.lock_monitor().stats.finished.failed += 1;
-                self.send_last(run.seq, TokenEvent::Failed { message: error.to_string() });
+                self.fail(run.seq, error.to_string());
             }
         }
     }
 
-    /// Sends an event; a caller who is gone has an abort on its way.
+    /// Counts and sends an event.
     fn deliver(&mut self, event: Event) {
-        let Event { seq, kind } = event;
-        let mut monitor = self.shared.lock_monitor();
-        let stats = &mut monitor.stats;
-        match &kind {
-            EventKind::Token { .. } => stats.generated_tokens += 1,
-            EventKind::Finished { reason: FinishReason::Stop { .. }, .. } => stats.finished.stop += 1,
-            EventKind::Finished { reason: FinishReason::Length, .. } => stats.finished.length += 1,
-            EventKind::Finished { reason: FinishReason::Abort, .. } => stats.finished.abort += 1,
-            EventKind::Corrupt => {
-                stats.corrupted_requests += 1;
-                stats.finished.failed += 1;
-            }
-            EventKind::PromptLogprobs(_) => {}
-        }
-        drop(monitor);
-        let event = TokenEvent::from(kind);
-        if event.is_last() {
-            self.send_last(seq, event);
-        } else if let Some(stream) = self.streams.get(&seq) {
-            // The receiver may be gone; its drop has sent an abort.
-            let _ = stream.events.send(event);
-        }
+        count_event(&mut self.shared.lock_monitor().stats, &event.kind);
+        self.send(vec![event]);
     }
 
-    /// Sends a last event and forgets the request.
-    fn send_last(&mut self, id: SeqId, event: TokenEvent) {
+    /// Sends events; requests that end with them are forgotten.
+    fn send(&mut self, events: Vec<Event>) {
+        for event in &events {
+            if matches!(event.kind, EventKind::Finished { .. } | EventKind::Corrupt) {
+                self.forget(event.seq);
+            }
+        }
+        self.courier.deliver(events);
+    }
+
+    /// Ends a request because of a fault.
+    fn fail(&mut self, id: SeqId, message: String) {
+        self.forget(id);
+        self.courier.fail(id, message);
+    }
+
+    fn forget(&mut self, id: SeqId) {
         self.leave_queue(id);
         self.constraints.remove(id);
-        if let Some(stream) = self.streams.remove(&id) {
-            // As in `deliver`.
-            let _ = stream.events.send(event);
-        }
     }
 
     /// The request has had its first step, or ended without one.
     fn leave_queue(&mut self, id: SeqId) {
-        if let Some(started) = self.streams.get_mut(&id).and_then(|stream| stream.queued.take()) {
+        if let Some(started) = self.queued.remove(&id) {
             self.shared.queued.fetch_sub(1, Ordering::AcqRel);
             // Whoever asked may be gone, or never ask.
             let _ = started.send(Instant::now());
@@ -324,8 +325,7 @@ impl<R: StepRunner> DeviceThread<R> {
     /// The numbers before and after a step, or while idle.
     fn publish(&mut self) {
         let usage = self.cache.usage();
-        let queued = self.streams.values().filter(|stream| stream.queued.is_some()).count();
-        let never_ran = queued.saturating_sub(self.num_held());
+        let never_ran = self.queued.len().saturating_sub(self.num_held());
         let mut monitor = self.shared.lock_monitor();
         monitor.stats.running = self.scheduler.num_running();
         monitor.stats.waiting = self.scheduler.num_waiting().saturating_sub(never_ran);
@@ -353,14 +353,27 @@ impl<R: StepRunner> DeviceThread<R> {
                 (None, Some(event)) => self.deliver(event),
                 (Some(reason), _) => {
                     self.shared.lock_monitor().stats.finished.failed += 1;
-                    let message = format!("the engine has died: {reason}");
-                    self.send_last(id, TokenEvent::Failed { message });
+                    self.fail(id, format!("the engine has died: {reason}"));
                 }
                 (None, None) => {}
             }
         }
         self.publish();
         self.note_progress();
+    }
+}
+
+fn count_event(stats: &mut EngineStats, kind: &EventKind) {
+    match kind {
+        EventKind::Token { .. } => stats.generated_tokens += 1,
+        EventKind::Finished { reason: FinishReason::Stop { .. }, .. } => stats.finished.stop += 1,
+        EventKind::Finished { reason: FinishReason::Length, .. } => stats.finished.length += 1,
+        EventKind::Finished { reason: FinishReason::Abort, .. } => stats.finished.abort += 1,
+        EventKind::Corrupt => {
+            stats.corrupted_requests += 1;
+            stats.finished.failed += 1;
+        }
+        EventKind::PromptLogprobs(_) => {}
     }
 }
 

@@ -11,6 +11,7 @@ use perilune_scheduler::SeqId;
 use perilune_tensor::TokenId;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::courier::Courier;
 use crate::stats::Monitor;
 use crate::{DiskTier, EngineConfig, EngineError, EngineStats, StepRunner, SubmitError, TokenEvent, TokenStream};
 
@@ -143,9 +144,10 @@ impl Engine {
             thread: Mutex::new(None),
         });
         let for_thread = shared.clone();
+        let courier = Courier::start()?;
         let thread = std::thread::Builder::new()
             .name("perilune-device".into())
-            .spawn(move || crate::device_thread::run((runner, desk), for_thread, inbox))
+            .spawn(move || crate::device_thread::run((runner, desk, courier), for_thread, inbox))
             .map_err(|error| EngineError::Thread(error.to_string()))?;
         *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(EngineHandle { shared, commands })

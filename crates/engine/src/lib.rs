@@ -6,6 +6,7 @@
 
 mod config;
 mod constraints;
+mod courier;
 mod device_thread;
 mod disk_desk;
 mod disk_tier;

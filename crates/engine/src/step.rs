@@ -1,7 +1,7 @@
 //! Between the scheduler's plan and the runner's input and output.
 
 use perilune_backend::{Choice, Penalties, SampleRow, SampledRow, TokenCount};
-use perilune_cache::CacheManager;
+use perilune_cache::{CacheManager, Place};
 use perilune_sampling::{TokenLogprob, TokenLogprobs};
 use perilune_scheduler::{Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, Scheduler, Sequence, StepPlan};
 
@@ -10,22 +10,47 @@ use crate::{DrawnDrafts, StateCopy, StepInput, StepOutput, StepRun};
 
 const NO_PENALTIES: Penalties = Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 };
 
+/// Lists of runs whose step is over, for those of the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    blocks: Vec<Vec<Place>>,
+    rows: Vec<Vec<SampleRow>>,
+}
+
+impl Spare {
+    /// Takes the lists of a step that has run.
+    pub(crate) fn take_back(&mut self, input: StepInput<'_>) {
+        for StepRun { mut blocks, mut rows, .. } in input.runs {
+            blocks.clear();
+            rows.clear();
+            self.blocks.push(blocks);
+            self.rows.push(rows);
+        }
+    }
+}
+
 /// The tokens, memory and sampling rows of a plan.
 ///
 /// # Errors
 /// A sentence where plan and scheduler do not belong together: a fault of this crate.
 pub(crate) fn step_input<'a>(
     (scheduler, cache, constraints): (&'a Scheduler, &CacheManager, &Constraints),
-    plan: &StepPlan,
-    kept: Vec<usize>,
+    (plan, kept): (&StepPlan, Vec<usize>),
+    spare: &mut Spare,
 ) -> Result<StepInput<'a>, String> {
     let copy = |run: &PlannedRun, snapshot: &PlannedSnapshot| {
         let slot = cache.slot_place(snapshot.slot)?;
         Some(StateCopy { after: snapshot.position - run.tokens.start, slot })
     };
-    let run = |run: &PlannedRun| {
+    let mut run = |run: &PlannedRun| {
         let sequence = scheduler.running(run.seq)?;
         let held = sequence.cache()?;
+        let mut blocks = spare.blocks.pop().unwrap_or_default();
+        for block in held.blocks() {
+            blocks.push(cache.block_place(*block)?);
+        }
+        let mut rows = spare.rows.pop().unwrap_or_default();
+        add_rows(sequence, run, &mut rows);
         Some(StepRun {
             seq: run.seq,
             tokens: sequence.tokens().get(run.tokens.clone())?,
@@ -38,39 +63,33 @@ pub(crate) fn step_input<'a>(
             },
             position: run.tokens.start,
             slot: cache.slot_place(held.slot())?,
-            blocks: held.blocks().iter().map(|block| cache.block_place(*block)).collect::<Option<_>>()?,
-            rows: rows(sequence, run),
+            blocks,
+            rows,
             masks: if run.draws == Draws::Token { constraints.pending(run.seq) } else { None },
             snapshots: run.snapshots.iter().map(|snapshot| copy(run, snapshot)).collect::<Option<_>>()?,
         })
     };
-    let runs: Option<Vec<StepRun<'a>>> = plan.runs.iter().map(run).collect();
+    let runs: Option<Vec<StepRun<'a>>> = plan.runs.iter().map(&mut run).collect();
     let runs = runs.ok_or("a step was planned for a sequence, or with memory, that is not there")?;
     Ok(StepInput { kept, ops: plan.ops.clone(), runs })
 }
 
 /// Scored positions first, then the drawn token, then one for each draft: rising rows within the run.
-fn rows(sequence: &Sequence, run: &PlannedRun) -> Vec<SampleRow> {
-    let params = sequence.params();
-    let mut rows: Vec<SampleRow> = run
-        .scored
-        .clone()
-        .map(|position| SampleRow {
-            row: position - run.tokens.start,
-            choice: Choice::Given(sequence.tokens()[position + 1]),
-            bias: Vec::new(),
-            banned: Vec::new(),
-            allowed: None,
-            penalties: NO_PENALTIES,
-            counts: Vec::new(),
-            top_logprobs: params.prompt_logprobs,
-        })
-        .collect();
+fn add_rows(sequence: &Sequence, run: &PlannedRun, rows: &mut Vec<SampleRow>) {
+    rows.extend(run.scored.clone().map(|position| SampleRow {
+        row: position - run.tokens.start,
+        choice: Choice::Given(sequence.tokens()[position + 1]),
+        bias: Vec::new(),
+        banned: Vec::new(),
+        allowed: None,
+        penalties: NO_PENALTIES,
+        counts: Vec::new(),
+        top_logprobs: sequence.params().prompt_logprobs,
+    }));
     if run.draws == Draws::Token {
         let last = run.tokens.len() - 1;
         rows.extend((0..=run.drafts).map(|ahead| SampleRow { row: last + ahead, ..drawn(sequence, ahead) }));
     }
-    rows
 }
 
 /// How the token `ahead` places after the next one is drawn.

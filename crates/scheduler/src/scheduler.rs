@@ -54,9 +54,10 @@ struct Budget {
 pub struct Scheduler {
     config: SchedulerConfig,
     /// In order of arrival.
-    running: BTreeMap<SeqId, Sequence>,
+    /// Boxed, so that the tree's nodes are small: each is looked up several times a step.
+    running: BTreeMap<SeqId, Box<Sequence>>,
     /// In order of arrival; preempted ones are older than those that never ran.
-    waiting: VecDeque<Sequence>,
+    waiting: VecDeque<Box<Sequence>>,
 }
 
 impl Scheduler {
@@ -67,7 +68,7 @@ impl Scheduler {
 
     /// Queues a request.
     pub fn add(&mut self, request: SequenceRequest) {
-        let sequence = Sequence::new(request, &self.config.eos_ids, self.config.context_length);
+        let sequence = Box::new(Sequence::new(request, &self.config.eos_ids, self.config.context_length));
         let running: Vec<SeqId> = self.running.keys().copied().collect();
         running.into_iter().take(MAX_COMPARED).for_each(|id| self.plan_parting(id, &sequence));
         self.enqueue(sequence);
@@ -84,12 +85,12 @@ impl Scheduler {
 
     /// Numbers of all sequences, running ones first.
     pub fn ids(&self) -> Vec<SeqId> {
-        self.running.keys().copied().chain(self.waiting.iter().map(Sequence::id)).collect()
+        self.running.keys().copied().chain(self.waiting.iter().map(|sequence| sequence.id())).collect()
     }
 
     /// A running sequence.
     pub fn running(&self, id: SeqId) -> Option<&Sequence> {
-        self.running.get(&id)
+        self.running.get(&id).map(Box::as_ref)
     }
 
     /// How many run.
@@ -130,20 +131,21 @@ impl Scheduler {
     /// Takes in what a step computed; events in the order of its runs. What ended sequences computed is stored: their states
     /// are to include what [`Committed::kept`] says before anything else is done with them.
     pub fn commit(&mut self, cache: &mut CacheManager, plan: &StepPlan, outcomes: Vec<RunOutcome>) -> Committed {
-        let mut committed = Committed::default();
+        let (events, kept) = (Vec::with_capacity(plan.runs.len()), Vec::with_capacity(plan.runs.len()));
+        let mut committed = Committed { events, kept };
         for (run, outcome) in plan.runs.iter().zip(outcomes) {
             let Some(sequence) = self.running.get_mut(&run.seq) else {
                 run.snapshots.iter().for_each(|snapshot| cache.return_slot(snapshot.slot));
                 committed.kept.push(0);
                 continue;
             };
-            let new = settle(sequence, run, outcome);
+            let before = committed.events.len();
+            settle(sequence, (run, outcome), &mut committed.events);
             committed.kept.push(sequence.computed - run.tokens.start);
-            let end = new.last().map(|event| &event.kind);
+            let end = committed.events[before..].last().map(|event| &event.kind);
             let corrupt = matches!(end, Some(EventKind::Corrupt));
             let ended = corrupt || matches!(end, Some(EventKind::Finished { .. }));
             store_snapshots(sequence, run, (cache, corrupt));
-            committed.events.extend(new);
             if let Some(mut sequence) = ended.then(|| self.running.remove(&run.seq)).flatten() {
                 if corrupt { discard(&mut sequence, cache) } else { donate(&mut sequence, cache) }
             }
@@ -270,7 +272,7 @@ impl Scheduler {
         }
     }
 
-    fn enqueue(&mut self, sequence: Sequence) {
+    fn enqueue(&mut self, sequence: Box<Sequence>) {
         let place = self.waiting.partition_point(|other| other.id() < sequence.id());
         self.waiting.insert(place, sequence);
     }
@@ -367,37 +369,35 @@ fn chunk(sequence: &Sequence, budget: &Budget) -> Range<usize> {
     start..end.max(start)
 }
 
-/// The events of one run.
-fn settle(sequence: &mut Sequence, run: &PlannedRun, outcome: RunOutcome) -> Vec<Event> {
+/// Adds the events of one run.
+fn settle(sequence: &mut Sequence, (run, outcome): (&PlannedRun, RunOutcome), events: &mut Vec<Event>) {
     sequence.computed = run.tokens.end;
     let mut rows = outcome.rows.into_iter();
     for row in rows.by_ref().take(run.scored.len()) {
         match finite(row) {
             Some(row) => sequence.score(row),
-            None => return vec![sequence.event(EventKind::Corrupt)],
+            None => return events.push(sequence.event(EventKind::Corrupt)),
         }
     }
-    let mut events: Vec<Event> = sequence.take_prompt_logprobs().into_iter().collect();
+    events.extend(sequence.take_prompt_logprobs());
     if run.draws == Draws::Token {
         sequence.note_drafted(outcome.drafted);
-        events.extend(push_all(sequence, rows));
+        push_all(sequence, rows, events);
     } else if sequence.remaining() == 0 && !sequence.generates() {
         events.push(sequence.finish(FinishReason::Length));
     }
-    events
 }
 
 /// Takes in drawn tokens up to the one that ends the sequence: nothing after it exists. All but the last one were drafts
 /// that were kept, so they have been computed.
-fn push_all(sequence: &mut Sequence, rows: impl Iterator<Item = RowOutcome>) -> Vec<Event> {
-    let mut events = Vec::new();
+fn push_all(sequence: &mut Sequence, rows: impl Iterator<Item = RowOutcome>, events: &mut Vec<Event>) {
     for (i, row) in rows.enumerate() {
         match finite(row) {
             Some(row) => {
                 if i > 0 {
                     sequence.note_accepted();
                 }
-                events.extend(sequence.push(row));
+                sequence.push(row, events);
             }
             None => events.push(sequence.event(EventKind::Corrupt)),
         }
@@ -405,5 +405,4 @@ fn push_all(sequence: &mut Sequence, rows: impl Iterator<Item = RowOutcome>) -> 
             break;
         }
     }
-    events
 }

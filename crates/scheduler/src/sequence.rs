@@ -230,8 +230,8 @@ impl Sequence {
         Some(self.event(EventKind::PromptLogprobs(list)))
     }
 
-    /// Takes in a drawn token: its event, and the last one where it ends the sequence.
-    pub(crate) fn push(&mut self, row: TokenLogprobs) -> Vec<Event> {
+    /// Takes in a drawn token; adds its event, and the last one where it ends the sequence.
+    pub(crate) fn push(&mut self, row: TokenLogprobs, events: &mut Vec<Event>) {
         let id = row.chosen.id;
         self.tokens.push(id);
         if self.params.has_penalties() {
@@ -240,13 +240,12 @@ impl Sequence {
         let verdict = self.rules.verdict(id, self.generated());
         let role = if matches!(verdict, Verdict::Stop(_)) { TokenRole::Stop } else { TokenRole::Content };
         let logprobs = self.params.logprobs.map(|_| row);
-        let mut events = vec![self.event(EventKind::Token { id, role, logprobs })];
+        events.push(self.event(EventKind::Token { id, role, logprobs }));
         match verdict {
             Verdict::Continue => {}
             Verdict::Stop(token) => events.push(self.finish(FinishReason::Stop { token })),
             Verdict::Length => events.push(self.finish(FinishReason::Length)),
         }
-        events
     }
 
     pub(crate) fn finish(&self, reason: FinishReason) -> Event {
