@@ -75,19 +75,20 @@ impl<B: Backend> Stage<B> {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Seconds for `steps` tokens of each of `sequences`, after a short prompt.
+    /// Seconds for `steps` tokens of each of `sequences`, after a short prompt. No two sequences have the same tokens, as
+    /// they would choose the same experts.
     pub(crate) fn decode(&mut self, sequences: usize, steps: usize) -> Result<f64, ServerError> {
-        let prompt = self.tokens(self.block_size.min(16));
-        for s in 0..sequences {
+        let before = self.block_size.min(16);
+        let all = self.tokens(sequences * (before + steps));
+        let tokens: Vec<&[TokenId]> = all.chunks_exact(before + steps).collect();
+        for (s, tokens) in tokens.iter().enumerate() {
             let slot = self.slot(s);
             self.caches.zero_slot(&self.backend, slot)?;
-            self.step(&[(s, 0, &prompt)])?;
+            self.step(&[(s, 0, &tokens[..before])])?;
         }
-        let tokens = self.tokens(steps);
         let begin = Instant::now();
-        for (i, token) in tokens.iter().enumerate() {
-            let one = std::slice::from_ref(token);
-            let runs: Vec<_> = (0..sequences).map(|s| (s, prompt.len() + i, one)).collect();
+        for at in before..before + steps {
+            let runs: Vec<_> = tokens.iter().enumerate().map(|(s, tokens)| (s, at, &tokens[at..=at])).collect();
             self.step(&runs)?;
         }
         Ok(begin.elapsed().as_secs_f64())

@@ -8,6 +8,9 @@ use crate::tidy;
 /// Features that build the drivers of GPUs.
 const DRIVERS: &str = "perilune-server/cuda,perilune-server/hip,perilune-gpu-checks/cuda,perilune-gpu-checks/hip";
 
+/// Features with which the tests run GPU kernels on the host.
+const EMULATED: &str = "perilune-kernels-dsl/compile";
+
 /// Runs all checks; `--skip-python` leaves out the ones that need Python packages.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let with_python = match args {
@@ -21,7 +24,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     // --package perilune-train` runs its tests.
     let all = ["--release", "--workspace", "--exclude", "perilune-train", "--exclude", "perilune-schema-tests"];
     let mut tests = cargo(&["test"]);
-    tests.args(all).args(["--features", "perilune-kernels-dsl/compile"]);
+    tests.args(all).args(["--features", EMULATED]);
     // A machine that decides must have a C++ compiler to run the GPU kernels with.
     tests.env("PERILUNE_REQUIRE_EMULATOR", "1");
     run_command(tests)?;
@@ -36,7 +39,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     run_command(doc)?;
     if with_python {
-        run_command(cargo(&["build", "--release", "--package", "perilune-server"]))?;
+        // With the features of the tests, so that nothing is compiled once more.
+        let mut server = cargo(&["build", "--bin", "perilune"]);
+        server.args(all).args(["--features", EMULATED]);
+        run_command(server)?;
         let mut python = std::process::Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
         python.arg("tests/clients/run.py").current_dir(root());
         run_command(python)?;
