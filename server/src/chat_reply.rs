@@ -9,7 +9,7 @@ use perilune_protocol::{
 use perilune_tensor::TokenId;
 use perilune_tokenizer::Tokenizer;
 
-use crate::generation::{Counts, Finish, ParsedToolCall, Piece};
+use crate::generation::{CallStep, Counts, Finish, ParsedToolCall, Piece};
 use crate::logprobs::TokenNames;
 use crate::sse::Chunks;
 use crate::usage::{raw_ids, total_usage};
@@ -65,7 +65,7 @@ impl ChatReply {
 
     fn choice(&self, index: usize, mut piece: Piece) -> ChatChoice {
         self.place_reasoning(&mut piece);
-        let calls = piece.tool_calls.iter().enumerate();
+        let calls = ParsedToolCall::all(std::mem::take(&mut piece.tool_calls)).into_iter().enumerate();
         let tool_calls: Vec<ToolCall> = calls.map(|(at, call)| self.tool_call(index, at, call)).collect();
         let answered = !piece.content.is_empty() || tool_calls.is_empty();
         ChatChoice {
@@ -94,8 +94,8 @@ impl ChatReply {
         }
     }
 
-    fn tool_call(&self, choice: usize, at: usize, call: &ParsedToolCall) -> ToolCall {
-        let function = FunctionCall { name: call.name.clone(), arguments: call.arguments.clone() };
+    fn tool_call(&self, choice: usize, at: usize, call: ParsedToolCall) -> ToolCall {
+        let function = FunctionCall { name: call.name, arguments: call.arguments };
         ToolCall { id: self.call_id(choice, at), kind: "function", function }
     }
 
@@ -162,19 +162,43 @@ impl ChatChunks {
     }
 
     fn delta(&mut self, index: usize, piece: &Piece) -> ChatDelta {
-        let (begun, before) = self.choices.get(index).map_or((true, 0), |choice| (choice.begun, choice.tool_calls));
-        let calls = piece.tool_calls.iter().enumerate().map(|(at, call)| ToolCallDelta {
-            index: before + at,
-            id: Some(self.reply.call_id(index, before + at)),
-            kind: Some("function"),
-            function: FunctionDelta { name: Some(call.name.clone()), arguments: call.arguments.clone() },
-        });
+        let (begun, num_calls) = self.choices.get(index).map_or((true, 0), |choice| (choice.begun, choice.tool_calls));
         ChatDelta {
             role: (!begun).then_some("assistant"),
             content: some_text(piece.content.clone()),
             reasoning_content: some_text(piece.reasoning.clone()),
-            tool_calls: calls.collect(),
+            tool_calls: self.call_deltas(index, num_calls, &piece.tool_calls),
         }
+    }
+
+    /// One delta per call that the steps concern; `num_calls` calls have begun before them.
+    fn call_deltas(&self, choice: usize, mut num_calls: usize, steps: &[CallStep]) -> Vec<ToolCallDelta> {
+        let mut deltas: Vec<ToolCallDelta> = Vec::new();
+        for step in steps {
+            match step {
+                CallStep::Start { name } => {
+                    deltas.push(ToolCallDelta {
+                        index: num_calls,
+                        id: Some(self.reply.call_id(choice, num_calls)),
+                        kind: Some("function"),
+                        function: FunctionDelta { name: Some(name.clone()), arguments: String::new() },
+                    });
+                    num_calls += 1;
+                }
+                CallStep::Arguments(text) | CallStep::RawArguments(text) => {
+                    let index = num_calls.saturating_sub(1);
+                    match deltas.last_mut().filter(|delta| delta.index == index) {
+                        Some(delta) => delta.function.arguments.push_str(text),
+                        None => {
+                            let function = FunctionDelta { name: None, arguments: text.clone() };
+                            deltas.push(ToolCallDelta { index, id: None, kind: None, function });
+                        }
+                    }
+                }
+                CallStep::End => {}
+            }
+        }
+        deltas
     }
 }
 
@@ -187,7 +211,7 @@ impl Chunks for ChatChunks {
         let delta = self.delta(index, &piece);
         let choice = self.choices.get_mut(index)?;
         choice.counts = piece.counts;
-        choice.tool_calls += piece.tool_calls.len();
+        choice.tool_calls += piece.tool_calls.iter().filter(|step| matches!(step, CallStep::Start { .. })).count();
         let num_calls = choice.tool_calls;
         let logprobs = self.reply.logprobs(&piece);
         let token_ids = self.reply.token_ids(&piece).filter(|ids| !ids.is_empty());

@@ -21,7 +21,7 @@ use crate::lifecycle::{Phase, cut};
 use crate::output_text::{OutputText, TextStep};
 use crate::request_log::LogEntry;
 
-pub use perilune_tokenizer::ParsedToolCall;
+pub use perilune_tokenizer::{CallStep, ParsedToolCall};
 
 /// What an event added to a choice.
 #[derive(Debug, Clone, Default)]
@@ -30,8 +30,8 @@ pub struct Piece {
     pub reasoning: String,
     /// The answer.
     pub content: String,
-    /// Complete tool calls.
-    pub tool_calls: Vec<ParsedToolCall>,
+    /// Tool calls that begin, go on, end.
+    pub tool_calls: Vec<CallStep>,
     /// The model answered without closing its reasoning: all of it so far was content, and `content` brings it again.
     /// A stream cannot take back what it showed as reasoning; a whole answer forgets it.
     pub reasoning_was_content: bool,

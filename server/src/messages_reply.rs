@@ -4,10 +4,11 @@
 //! have been the answer, a stream keeps the block it showed, and a text block brings the words again.
 
 use perilune_protocol::ErrorKind;
+use perilune_tokenizer::ArgumentsForm;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::generation::{Counts, Finish, ParsedToolCall, Piece};
+use crate::generation::{CallStep, Counts, Finish, ParsedToolCall, Piece};
 use crate::sse::{EventWriter, SseEvent};
 
 /// What the reply says beside the pieces.
@@ -32,10 +33,11 @@ impl MessagesReply {
         if !piece.content.is_empty() {
             content.push(json!({"type": "text", "text": piece.content}));
         }
-        for (i, call) in piece.tool_calls.iter().enumerate() {
+        let calls = ParsedToolCall::all(piece.tool_calls);
+        for (i, call) in calls.iter().enumerate() {
             content.push(json!({"type": "tool_use", "id": self.use_id(i), "name": call.name, "input": input(call)}));
         }
-        let (reason, sequence) = stop(piece.finish.as_ref(), piece.tool_calls.len());
+        let (reason, sequence) = stop(piece.finish.as_ref(), calls.len());
         let mut message = self.message(content, piece.counts);
         message["stop_reason"] = json!(reason);
         message["stop_sequence"] = json!(sequence);
@@ -63,12 +65,41 @@ impl MessagesReply {
     }
 }
 
-/// The arguments as an object; text that is none stays readable.
+/// The arguments as an object; of a call that was cut off, those that are complete.
 fn input(call: &ParsedToolCall) -> Value {
-    match serde_json::from_str(&call.arguments) {
+    if call.ended || call.form == ArgumentsForm::Raw {
+        return object(&call.arguments);
+    }
+    let complete = &call.arguments[..last_comma(&call.arguments)];
+    let closed = [call.arguments.as_str(), complete].map(|text| serde_json::from_str(&format!("{text}}}")));
+    closed.into_iter().flatten().find(Value::is_object).unwrap_or_else(|| json!({}))
+}
+
+/// Where the last comma between members of the object stands whose beginning `text` is; 0 without one.
+fn last_comma(text: &str) -> usize {
+    let (mut depth, mut in_string, mut escaped, mut last) = (0_usize, false, false, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => last = at,
+            _ => {}
+        }
+    }
+    last
+}
+
+/// Text that is no object stays readable; none at all is an empty one.
+fn object(arguments: &str) -> Value {
+    match serde_json::from_str(arguments) {
+        _ if arguments.is_empty() => json!({}),
         Ok(Value::Object(map)) => Value::Object(map),
         Ok(other) => json!({"value": other}),
-        Err(_) => json!({"text": call.arguments}),
+        Err(_) => json!({"text": arguments}),
     }
 }
 
@@ -77,6 +108,7 @@ fn stop(finish: Option<&Finish>, num_calls: usize) -> (&'static str, Option<&str
         Some(Finish::Length) => ("max_tokens", None),
         Some(Finish::StopText(text)) => ("stop_sequence", Some(text)),
         Some(Finish::Abort) => ("abort", None),
+        Some(Finish::StopToken(_)) => ("end_turn", None),
         _ if num_calls > 0 => ("tool_use", None),
         _ => ("end_turn", None),
     }
@@ -100,6 +132,7 @@ pub fn error_body(error: &ApiError) -> Value {
 enum Block {
     Thinking,
     Text,
+    ToolUse,
 }
 
 /// The events of a streamed message.
@@ -109,6 +142,8 @@ pub struct MessagesEvents {
     /// Blocks that were closed.
     num_blocks: usize,
     num_calls: usize,
+    /// Arguments of the open call that are no pieces of an object: sent as one, when they are complete.
+    unsent: Option<String>,
     counts: Counts,
     finish: Option<Finish>,
 }
@@ -116,35 +151,45 @@ pub struct MessagesEvents {
 impl MessagesEvents {
     /// The events of a reply.
     pub fn new(reply: MessagesReply) -> Self {
-        MessagesEvents { reply, open: None, num_blocks: 0, num_calls: 0, counts: Counts::default(), finish: None }
+        let (counts, finish) = (Counts::default(), None);
+        MessagesEvents { reply, open: None, num_blocks: 0, num_calls: 0, unsent: None, counts, finish }
     }
 
     fn text(&mut self, block: Block, more: &str, events: &mut Vec<SseEvent>) {
-        if more.is_empty() {
-            return;
-        }
+        let (empty, delta) = match block {
+            _ if more.is_empty() => return,
+            Block::ToolUse => return,
+            Block::Text => (json!({"type": "text", "text": ""}), json!({"type": "text_delta", "text": more})),
+            Block::Thinking => (
+                json!({"type": "thinking", "thinking": "", "signature": ""}),
+                json!({"type": "thinking_delta", "thinking": more}),
+            ),
+        };
         if self.open != Some(block) {
             self.close(events);
-            let empty = match block {
-                Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
-                Block::Text => json!({"type": "text", "text": ""}),
-            };
             events.push(self.start(empty));
             self.open = Some(block);
         }
-        events.push(self.delta(match block {
-            Block::Thinking => json!({"type": "thinking_delta", "thinking": more}),
-            Block::Text => json!({"type": "text_delta", "text": more}),
-        }));
+        events.push(self.delta(delta));
     }
 
-    fn call(&mut self, call: &ParsedToolCall, events: &mut Vec<SseEvent>) {
-        self.close(events);
-        let id = self.reply.use_id(self.num_calls);
-        self.num_calls += 1;
-        events.push(self.start(json!({"type": "tool_use", "id": id, "name": call.name, "input": {}})));
-        events.push(self.delta(json!({"type": "input_json_delta", "partial_json": input(call).to_string()})));
-        self.stop_block(events);
+    fn call(&mut self, step: CallStep, events: &mut Vec<SseEvent>) {
+        match step {
+            CallStep::Start { name } => {
+                self.close(events);
+                let id = self.reply.use_id(self.num_calls);
+                self.num_calls += 1;
+                events.push(self.start(json!({"type": "tool_use", "id": id, "name": name, "input": {}})));
+                (self.open, self.unsent) = (Some(Block::ToolUse), None);
+            }
+            CallStep::Arguments(text) => events.push(self.input_delta(&text)),
+            CallStep::RawArguments(text) => self.unsent.get_or_insert_default().push_str(&text),
+            CallStep::End => self.close(events),
+        }
+    }
+
+    fn input_delta(&self, text: &str) -> SseEvent {
+        self.delta(json!({"type": "input_json_delta", "partial_json": text}))
     }
 
     fn start(&self, block: Value) -> SseEvent {
@@ -163,6 +208,10 @@ impl MessagesEvents {
             // Nothing is sealed here; the SDKs expect one.
             Some(Block::Thinking) => events.push(self.delta(json!({"type": "signature_delta", "signature": ""}))),
             Some(Block::Text) => {}
+            Some(Block::ToolUse) => {
+                let raw = self.unsent.take().map(|text| self.input_delta(&object(&text).to_string()));
+                events.extend(raw);
+            }
         }
         self.stop_block(events);
     }
@@ -184,7 +233,7 @@ impl EventWriter for MessagesEvents {
         let mut events = Vec::new();
         self.text(Block::Thinking, &piece.reasoning, &mut events);
         self.text(Block::Text, &piece.content, &mut events);
-        piece.tool_calls.iter().for_each(|call| self.call(call, &mut events));
+        piece.tool_calls.into_iter().for_each(|step| self.call(step, &mut events));
         self.counts = piece.counts;
         self.finish = piece.finish;
         events

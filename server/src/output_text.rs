@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use perilune_tensor::TokenId;
 use perilune_tokenizer::{
-    IncrementalDecoder, OutputDelta, OutputParser, ParsedToolCall, SpecialTokens, StopMatcher, Tokenizer,
+    CallStep, IncrementalDecoder, OutputDelta, OutputParser, SpecialTokens, StopMatcher, Tokenizer,
 };
 
 use crate::error::ApiError;
@@ -16,8 +16,8 @@ pub struct TextStep {
     pub reasoning: String,
     /// The answer.
     pub content: String,
-    /// Complete tool calls.
-    pub tool_calls: Vec<ParsedToolCall>,
+    /// Tool calls that begin, go on, end.
+    pub tool_calls: Vec<CallStep>,
     /// All reasoning so far was content, and `content` brings it again.
     pub reasoning_was_content: bool,
     /// The stop string that ends the answer here.
@@ -155,6 +155,10 @@ impl Stops {
         let Some(matcher) = &mut self.matcher else { return };
         let found = matcher.push(&step.content);
         step.content = found.text;
+        // A call ends the text before it: what may still become a stop string there no longer can.
+        if found.matched.is_none() && matches!(step.tool_calls.first(), Some(CallStep::Start { .. })) {
+            step.content.push_str(&matcher.finish());
+        }
         if let Some(matched) = found.matched {
             step.stopped_by = self.texts.get(matched).cloned();
             step.tool_calls.clear();

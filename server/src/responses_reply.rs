@@ -11,7 +11,7 @@ use perilune_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::generation::{Counts, Finish, ParsedToolCall, Piece};
+use crate::generation::{CallStep, Counts, Finish, Piece};
 use crate::logprobs::TokenNames;
 use crate::sse::{EventWriter, SseEvent};
 use crate::usage::total_usage;
@@ -73,6 +73,14 @@ fn status(finish: Option<&Finish>) -> ResponseStatus {
     }
 }
 
+/// Of the item that was open at the end.
+fn item_status(finish: Option<&Finish>) -> ResponseStatus {
+    match finish {
+        Some(Finish::Length | Finish::Abort) => ResponseStatus::Incomplete,
+        _ => ResponseStatus::Completed,
+    }
+}
+
 /// The items of a response as they grow, and what is said of that.
 struct Items<'a> {
     reply: &'a ResponsesReply,
@@ -93,7 +101,7 @@ impl<'a> Items<'a> {
         if !piece.content.is_empty() {
             self.content(&piece.content, logprobs);
         }
-        piece.tool_calls.iter().for_each(|call| self.call(call));
+        piece.tool_calls.into_iter().for_each(|step| self.call(step));
     }
 
     fn id(&self, prefix: &str) -> String {
@@ -126,12 +134,23 @@ impl<'a> Items<'a> {
         self.say_of_part("response.output_text.delta", event);
     }
 
-    fn call(&mut self, call: &ParsedToolCall) {
-        let id = self.id("fc");
-        let call_id = format!("call_{}_{}", self.reply.id.trim_start_matches("resp_"), self.done.len());
-        let (name, arguments) = (call.name.clone(), call.arguments.clone());
-        self.begin(OutputItem::FunctionCall { id, call_id, name, arguments: arguments.clone() });
-        self.say_of_item("response.function_call_arguments.delta", json!({"delta": arguments}));
+    fn call(&mut self, step: CallStep) {
+        match step {
+            CallStep::Start { name } => {
+                // Closed first: the number of an item is how many came before it.
+                self.close();
+                let id = self.id("fc");
+                let call_id = format!("call_{}_{}", self.reply.id.trim_start_matches("resp_"), self.done.len());
+                self.begin(OutputItem::FunctionCall { id, call_id, name, arguments: String::new() });
+            }
+            CallStep::Arguments(more) | CallStep::RawArguments(more) => {
+                if let Some(OutputItem::FunctionCall { arguments, .. }) = &mut self.open {
+                    arguments.push_str(&more);
+                }
+                self.say_of_item("response.function_call_arguments.delta", json!({"delta": more}));
+            }
+            CallStep::End => self.close(),
+        }
     }
 
     fn begin(&mut self, item: OutputItem) {
@@ -146,8 +165,12 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// Closes the item that is open.
+    /// Closes the item that is open: it is complete.
     fn close(&mut self) {
+        self.close_as(ResponseStatus::Completed);
+    }
+
+    fn close_as(&mut self, status: ResponseStatus) {
         let Some(item) = self.open.clone() else { return };
         match &item {
             OutputItem::Reasoning { text, .. } => {
@@ -165,7 +188,7 @@ impl<'a> Items<'a> {
         if !part.is_null() {
             self.say_of_part("response.content_part.done", json!({"part": part}));
         }
-        let (index, whole) = (self.done.len(), item.to_json(ResponseStatus::Completed));
+        let (index, whole) = (self.done.len(), item.to_json(status));
         self.said.push(("response.output_item.done", json!({"output_index": index, "item": whole})));
         self.done.push(item);
         self.open = None;
@@ -240,18 +263,19 @@ impl EventWriter for ResponsesEvents {
 
     fn piece(&mut self, _index: usize, piece: Piece) -> Vec<SseEvent> {
         self.counts = piece.counts;
-        self.finish = piece.finish.clone();
-        let ended = piece.finish.is_some();
+        let finish = piece.finish.clone();
+        self.finish = finish.clone();
+        let ended = finish.is_some();
         self.grow(|items| {
             items.take(piece);
             if ended {
-                items.close();
+                items.close_as(item_status(finish.as_ref()));
             }
         })
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<SseEvent> {
-        let mut events = self.grow(|items| items.close());
+        let mut events = self.grow(|items| items.close_as(ResponseStatus::Incomplete));
         let mut response = self.reply.object(ResponseStatus::Failed, self.done.clone(), Some(self.counts));
         response.error = Some(error.body().error);
         events.push(self.state("response.failed", &response));

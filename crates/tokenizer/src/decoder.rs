@@ -59,14 +59,14 @@ impl IncrementalDecoder {
 
 /// `String::from_utf8_lossy`, in pieces.
 #[derive(Debug, Clone, Default)]
-struct Utf8Stream {
+pub(crate) struct Utf8Stream {
     /// The first `num_held` bytes begin a character and may still become one.
     held: [u8; 3],
     num_held: usize,
 }
 
 impl Utf8Stream {
-    fn push(&mut self, bytes: &[u8]) -> String {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = Vec::with_capacity(self.num_held + bytes.len());
         all.extend_from_slice(&self.held[..self.num_held]);
         all.extend_from_slice(bytes);
@@ -99,7 +99,7 @@ impl Utf8Stream {
         incomplete
     }
 
-    fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         let incomplete = std::mem::take(&mut self.num_held) > 0;
         if incomplete { char::REPLACEMENT_CHARACTER.into() } else { String::new() }
     }

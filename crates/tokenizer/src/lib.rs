@@ -28,8 +28,8 @@ pub use decoder::{IncrementalDecoder, SpecialTokens};
 pub use error::TokenizerError;
 pub use json::{canonical_json, spaced_json};
 pub use output::{
-    Channel, ChannelEvent, ChannelParser, OutputDelta, OutputOptions, OutputParser, OutputStart, ParsedMessage,
-    ParsedToolCall,
+    ArgumentsForm, CallStep, Channel, ChannelEvent, ChannelParser, OutputDelta, OutputOptions, OutputParser,
+    OutputStart, ParsedMessage, ParsedToolCall,
 };
 pub use stop::{StopMatcher, StopStep};
 pub use tokenizer::Tokenizer;

@@ -54,7 +54,7 @@ fn assembled(events: &[(String, Value)]) -> Value {
             "content_block_stop" => {
                 let block = &mut blocks[open.take().expect("a block is open")];
                 if block["type"] == "tool_use" {
-                    block["input"] = serde_json::from_str(&input).unwrap();
+                    block["input"] = as_far_as_complete(&input);
                 }
             }
             "message_delta" => {
@@ -69,6 +69,14 @@ fn assembled(events: &[(String, Value)]) -> Value {
     let tail: Vec<&str> = events[events.len() - 2..].iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(tail, ["message_delta", "message_stop"]);
     message
+}
+
+/// What Anthropic's packages make of an input, cut off or not: the members that are complete.
+fn as_far_as_complete(input: &str) -> Value {
+    let ends = (0..=input.len()).rev().filter(|end| input.is_char_boundary(*end));
+    let objects =
+        ends.flat_map(|end| ["", "}"].map(|close| serde_json::from_str(&format!("{}{close}", &input[..end]))));
+    objects.flatten().find(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
 /// A message without what differs between two requests: the later one goes on from what the earlier one stored.
@@ -126,6 +134,26 @@ fn every_end_has_its_reason_and_cuts_leak_nothing() {
         (&found["stop_reason"], &found["content"]),
         (&json!("end_turn"), &json!([{"type": "text", "text": "yes"}]))
     );
+}
+
+/// Raw arguments are an object of their own at the end, those of elements come as they are written; cut anywhere both
+/// are what the whole message has.
+#[test]
+fn inputs_of_every_form_are_the_same_whole_and_streamed() {
+    let calls = "yes<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\"<|sep|>\
+        <|open|>argument key=\"text\" type=\"string\"<|sep|>one, \"two\", {three<|close|>argument<|sep|>\
+        <|open|>argument key=\"list\" type=\"array\"<|sep|>[1, {\"a\": \"b, c\"}]<|close|>argument<|sep|><|close|>call<|sep|>\
+        <|open|>call tool=\"g\"<|sep|><|open|>json type=\"object\"<|sep|>{\"a\": broken<|close|>json<|sep|><|close|>call<|sep|>\
+        <|open|>call tool=\"h\"<|sep|><|open|>json<|sep|><|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>\
+        <|close|>message<|sep|><|end_of_msg|>";
+    let server = serve(calls);
+    for limit in 1..=tokenizer().encode_markup(calls).len() {
+        message(&server, &body(json!({"max_tokens": limit, "thinking": {"type": "disabled"}})));
+    }
+    let found = message(&server, &body(json!({"thinking": {"type": "disabled"}})));
+    let inputs: Vec<&Value> = found["content"].as_array().unwrap()[1..].iter().map(|block| &block["input"]).collect();
+    let text = json!({"text": "one, \"two\", {three", "list": [1, {"a": "b, c"}]});
+    assert_eq!(inputs, [&text, &json!({"text": "{\"a\": broken"}), &json!({})]);
 }
 
 #[test]

@@ -70,7 +70,9 @@ fn checked(events: &[(String, Value)]) -> Value {
                         "response.content_part.done",
                     ],
                 };
-                assert_eq!(order, expected);
+                // A call may be cut off before its first argument.
+                let cut = kind == "function_call" && event["item"]["status"] == "incomplete" && order.len() == 1;
+                assert_eq!(order, if cut { &expected[1..] } else { expected });
                 done += 1;
             }
             other => {
@@ -136,6 +138,8 @@ fn a_cut_anywhere_is_incomplete_and_leaks_nothing() {
         let response = respond(&server, &body(json!({"max_output_tokens": limit})));
         assert_eq!(response["status"], "incomplete");
         assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+        let last = response["output"].as_array().unwrap().last();
+        assert!(last.is_none_or(|item| item["status"] == "incomplete"), "{response}");
         let text = response["output"].to_string();
         assert!(!text.contains("<|") && !text.contains("|>"), "{text}");
     }

@@ -146,7 +146,25 @@ const CALLS: &str = "hm<|close|>think<|sep|><|open|>response<|sep|>Looking.<|clo
     <|open|>call tool=\"stop\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>";
 
 #[test]
-fn tool_calls_arrive_whole_and_only_complete_ones() {
+fn tool_calls_arrive_as_they_are_written() {
+    let server = serve(Script::markup(CALLS));
+    let chunks = stream(server.addr, CHAT, &chat(json!({})));
+    let chunks = chunks.iter().filter_map(|chunk| serde_json::from_str::<Value>(chunk).ok());
+    let calls =
+        chunks.flat_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array().cloned().unwrap_or_default());
+    let calls: Vec<Value> = calls.filter(|call| call["index"] == 0).collect();
+    assert_eq!(calls[0]["function"], json!({"name": "get_weather", "arguments": ""}));
+    assert!(calls[0]["id"].is_string());
+    let pieces: Vec<&str> = calls[1..].iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
+    assert_eq!(pieces.concat(), r#"{"city": "Pa\"ris", "days": 3}"#);
+    // Head, each token of the string, its end; head and value; the end.
+    let num_tokens = tokenizer().encode_text("Pa\"ris").len();
+    assert!(num_tokens > 1);
+    assert_eq!(pieces.len(), 1 + num_tokens + 1 + 2 + 1, "{pieces:?}");
+}
+
+#[test]
+fn tool_calls_are_the_same_whole_and_streamed_wherever_they_are_cut() {
     let server = serve(Script::markup(CALLS));
     let full = choice(&server, CHAT, &chat(json!({})));
     assert_eq!((full.content.as_str(), full.finish_reason.as_str()), ("Looking.", "tool_calls"));
@@ -157,9 +175,21 @@ fn tool_calls_arrive_whole_and_only_complete_ones() {
     assert_eq!(full.tool_calls[1].1, "{}");
     for max_tokens in 1..tokenizer().encode_markup(CALLS).len() {
         let cut = choice(&server, CHAT, &chat(json!({"max_tokens": max_tokens})));
-        assert!(full.tool_calls.starts_with(&cut.tool_calls) && full.content.starts_with(&cut.content), "{cut:?}");
+        assert!(full.content.starts_with(&cut.content) && cut.tool_calls.len() <= full.tool_calls.len(), "{cut:?}");
+        for ((name, part), (full_name, whole)) in cut.tool_calls.iter().zip(&full.tool_calls) {
+            assert!(name == full_name && whole.starts_with(part.as_str()), "{cut:?}");
+        }
         assert!(cut.finish_reason == "length" || cut == full, "a cut message is `length`: {cut:?}");
     }
+}
+
+#[test]
+fn text_held_back_for_a_stop_comes_before_the_call_after_it() {
+    let server = serve(Script::markup(CALLS));
+    let chunks = stream(server.addr, CHAT, &chat(json!({"stop": "g. Then"})));
+    let place = |what: &str| chunks.iter().position(|chunk| chunk.contains(what)).unwrap();
+    assert!(place("g.") < place("get_weather"), "{chunks:?}");
+    assert_eq!(choice(&server, CHAT, &chat(json!({"stop": "g. Then"}))).content, "Looking.");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! * Text after the think channel and before a response is content; after the response, or between calls, it is
 //!   dropped, as are unknown elements' heads (their bodies belong to the channel around them).
 //! * A call without a tool name is dropped; so is a head that the generation ends in.
+//! * The tools or the message end within a call: it ends there, too. Where only the generation ends, it does not.
 //! * A head of more than [`MAX_HEADER_TOKENS`] tokens is none: its text belongs to the channel it began in.
 //!
 //! Source: `spec/kimi-k3.md` 5.3, "Parsing what the model writes".
@@ -45,7 +46,7 @@ pub enum ChannelEvent {
     ReasoningWasContent,
     /// A call of this tool begins.
     ToolCallStart {
-        /// Number of the call in this answer, from 0; dropped calls do not count.
+        /// Number of the call in this answer, from 0; calls without a name do not count.
         index: usize,
         /// The tool's name, whole.
         name: String,
@@ -63,7 +64,7 @@ pub enum ChannelEvent {
     ArgumentToken(TokenId),
     /// The argument, or the raw arguments, are complete.
     ArgumentEnd,
-    /// The call is complete. A call without this event was cut off.
+    /// The call is complete. A call without this event was cut off; it is the last.
     ToolCallEnd,
     /// The message is complete; nothing follows.
     EndOfMessage,
@@ -248,9 +249,8 @@ impl ChannelParser {
             ("argument" | "json", Place::DroppedArgument) => self.place = Place::Call,
             ("call", Place::Call | Place::Argument | Place::DroppedArgument) => self.close_call(events),
             ("call", Place::DroppedCall) => self.place = Place::Outside,
-            ("tools", Place::Call | Place::Argument | Place::DroppedCall | Place::DroppedArgument) => {
-                self.place = Place::Outside;
-            }
+            ("tools", Place::Call | Place::Argument | Place::DroppedArgument) => self.close_call(events),
+            ("tools", Place::DroppedCall) => self.place = Place::Outside,
             _ => {}
         }
     }
@@ -272,6 +272,9 @@ impl ChannelParser {
     }
 
     fn end(&mut self, events: &mut Vec<ChannelEvent>) {
+        if matches!(self.place, Place::Call | Place::Argument | Place::DroppedArgument) {
+            self.close_call(events);
+        }
         self.reclassify(events);
         events.push(ChannelEvent::EndOfMessage);
         self.marker = None;
@@ -383,12 +386,16 @@ mod tests {
             "<|open|>tools<|sep|><|open|>call tool=\"f\"<|sep|><|open|>argument key=\"k\"<|sep|>x<|close|>call<|sep|>",
             &["call 0 f", "k/", "a:x", "/argument", "/call"],
         );
-        // the tools end within a call: it never ends, and its number is free again
+        // the tools or the message end within a call
         check(
             OutputStart::Content,
             "<|open|>tools<|sep|><|open|>call tool=\"f\"<|sep|><|close|>tools<|sep|><|open|>call tool=\"g\"<|sep|>",
-            &["call 0 f", "call 0 g"],
+            &["call 0 f", "/call", "call 1 g"],
         );
+        for end in ["<|end_of_msg|>", "<|close|>message<|sep|>", "[EOS]"] {
+            let markup = format!("<|open|>call tool=\"f\"<|sep|><|open|>argument key=\"k\"<|sep|>x{end}");
+            check(OutputStart::Content, &markup, &["call 0 f", "k/", "a:x", "/argument", "/call", "end"]);
+        }
     }
 
     #[test]

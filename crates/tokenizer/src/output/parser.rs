@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use perilune_tensor::TokenId;
 
-use super::tool_call::{OpenCall, ParsedToolCall};
+use super::tool_call::{CallStep, OpenCall, ParsedToolCall};
 use super::{ChannelEvent, ChannelParser, OutputStart};
 use crate::{IncrementalDecoder, SpecialTokens, StopMatcher, Tokenizer, TokenizerError};
 
@@ -48,8 +48,8 @@ pub struct OutputDelta {
     pub reasoning: String,
     /// Text of the response channel.
     pub content: String,
-    /// Calls that are complete now, each once and whole.
-    pub tool_calls: Vec<ParsedToolCall>,
+    /// Tool calls that begin, go on, end.
+    pub tool_calls: Vec<CallStep>,
     /// The stop string that ended the content, by position; generation should end.
     pub stop: Option<usize>,
     /// The channel of the token that led to this delta.
@@ -74,7 +74,7 @@ pub struct ParsedMessage {
     pub reasoning: String,
     /// All of the response channel, up to a stop string.
     pub content: String,
-    /// All complete calls.
+    /// All calls; the last may have been cut off.
     pub tool_calls: Vec<ParsedToolCall>,
 }
 
@@ -86,7 +86,7 @@ impl ParsedMessage {
             self.reasoning.clear();
         }
         self.content.push_str(&delta.content);
-        self.tool_calls.extend(delta.tool_calls);
+        delta.tool_calls.into_iter().for_each(|step| ParsedToolCall::apply(&mut self.tool_calls, step));
     }
 }
 
@@ -140,8 +140,8 @@ impl OutputParser {
         Ok(delta)
     }
 
-    /// Ends the answer, whatever it ended by: what was held back is delivered, a marker or call that is not complete
-    /// is not.
+    /// Ends the answer, whatever it ended by: what was held back of its text is delivered; a marker that is not
+    /// complete is not, and a call that is not stays as it is.
     pub fn finish(&mut self) -> OutputDelta {
         let mut delta = OutputDelta::default();
         self.flush_reasoning(&mut delta);
@@ -169,12 +169,16 @@ impl OutputParser {
                 self.speak(&text, delta);
             }
             ChannelEvent::ReasoningWasContent => self.reclassify(delta),
-            ChannelEvent::ToolCallStart { index, name } => {
+            ChannelEvent::ToolCallStart { name, .. } => {
                 self.flush_reasoning(delta);
                 self.flush_content(delta);
-                self.call = Some(OpenCall::new(index, name));
+                self.call = Some(OpenCall::default());
+                delta.tool_calls.push(CallStep::Start { name });
             }
-            ChannelEvent::ToolCallEnd => delta.tool_calls.extend(self.call.take().map(OpenCall::finish)),
+            ChannelEvent::ToolCallEnd => {
+                delta.tool_calls.extend(self.call.take().and_then(OpenCall::finish));
+                delta.tool_calls.push(CallStep::End);
+            }
             ChannelEvent::EndOfMessage => {
                 self.flush_reasoning(delta);
                 self.flush_content(delta);
@@ -187,16 +191,20 @@ impl OutputParser {
 
     fn argument(&mut self, event: ChannelEvent, delta: &mut OutputDelta) -> Result<(), TokenizerError> {
         let Some(call) = &mut self.call else { return Ok(()) };
-        match event {
-            ChannelEvent::ArgumentStart { key, kind } => call.start_argument(Some(key), kind),
-            ChannelEvent::RawArgumentsStart => call.start_argument(None, String::new()),
+        let step = match event {
+            ChannelEvent::ArgumentStart { key, kind } => call.start_argument(&key, &kind),
+            ChannelEvent::RawArgumentsStart => {
+                call.start_raw_arguments();
+                None
+            }
             ChannelEvent::ArgumentEnd => call.end_argument(),
             ChannelEvent::ArgumentToken(token) => {
                 delta.channel = Channel::ToolCall;
-                call.push(self.tokenizer.token_bytes(token)?);
+                call.push(self.tokenizer.token_bytes(token)?)
             }
-            _ => {}
-        }
+            _ => None,
+        };
+        delta.tool_calls.extend(step);
         Ok(())
     }
 

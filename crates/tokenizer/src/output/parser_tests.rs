@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ArgumentsForm;
 use crate::chat::*;
 use crate::tokenizer::tests::{fixed_cases, k3, tiny};
 
@@ -35,14 +36,18 @@ fn parsed(markup: &str, start: OutputStart, stops: &[&str]) -> ParsedMessage {
     sum(deltas(&k3, &k3.encode_markup(markup), &options(start, stops)))
 }
 
+/// A complete call whose arguments are elements.
+fn complete(index: usize, name: &str, arguments: &str) -> ParsedToolCall {
+    let (name, arguments) = (name.to_owned(), arguments.to_owned());
+    ParsedToolCall { index, name, arguments, form: ArgumentsForm::Typed, ended: true }
+}
+
 #[test]
 fn the_golden_generation() {
     let message = parsed(GOLDEN, OutputStart::Reasoning, &[]);
     assert_eq!(message.reasoning, "Let me think: a < b, <|c.");
     assert_eq!(message.content, "Sunny 😀 <|c");
-    let call =
-        ParsedToolCall { index: 0, name: "get_weather".to_owned(), arguments: r#"{"city": "Paris"}"#.to_owned() };
-    assert_eq!(message.tool_calls, [call]);
+    assert_eq!(message.tool_calls, [complete(0, "get_weather", r#"{"city": "Paris"}"#)]);
 }
 
 #[test]
@@ -55,7 +60,10 @@ fn cut_after_any_token_nothing_of_a_marker_shows() {
         assert!(whole.reasoning.starts_with(&cut.reasoning), "{end}: {cut:?}");
         let content = cut.content.trim_end_matches('\u{fffd}');
         assert!(whole.content.starts_with(content), "{end}: {cut:?}");
-        assert!(cut.tool_calls.is_empty() || cut.tool_calls == whole.tool_calls, "{end}: {cut:?}");
+        for (cut, whole) in cut.tool_calls.iter().zip(&whole.tool_calls) {
+            assert!(cut.name == whole.name && whole.arguments.starts_with(&cut.arguments), "{end}: {cut:?}");
+            assert!(!cut.ended || cut == whole, "{end}: {cut:?}");
+        }
     }
 }
 
@@ -116,14 +124,50 @@ fn text_held_for_a_stop_comes_when_content_ends() {
 }
 
 #[test]
-fn a_call_comes_once_and_whole_when_it_is_complete() {
+fn a_call_comes_as_it_is_written() {
+    let k3 = k3();
+    let markup = GOLDEN.replace("Paris", "Paris, in \"F\"");
+    let steps: Vec<CallStep> = deltas(&k3, &k3.encode_markup(&markup), &options(OutputStart::Reasoning, &[]))
+        .into_iter()
+        .flat_map(|delta| delta.tool_calls)
+        .collect();
+    assert_eq!(
+        (&steps[0], steps.last().unwrap()),
+        (&CallStep::Start { name: "get_weather".to_owned() }, &CallStep::End)
+    );
+    let pieces = steps[1..steps.len() - 1].iter().map(|step| match step {
+        CallStep::Arguments(text) => text.as_str(),
+        other => panic!("{other:?}"),
+    });
+    let pieces: Vec<&str> = pieces.collect();
+    assert_eq!(pieces[..3], ["{\"city\": \"", "Paris", ","]);
+    assert_eq!(pieces.concat(), r#"{"city": "Paris, in \"F\""}"#);
+}
+
+/// Tokens come in groups (drafts) or one by one: what a group adds is what its tokens add.
+#[test]
+fn steps_of_any_sizes_add_up_to_the_same_message() {
     let k3 = k3();
     let tokens = k3.encode_markup(GOLDEN);
-    let close = k3.encode_markup("<|close|>call<|sep|>");
-    let complete = tokens.windows(close.len()).position(|window| window == close).unwrap() + close.len() - 1;
-    let deltas = deltas(&k3, &tokens, &options(OutputStart::Reasoning, &[]));
-    let with_call: Vec<usize> = (0..deltas.len()).filter(|at| !deltas[*at].tool_calls.is_empty()).collect();
-    assert_eq!(with_call, [complete]);
+    let whole = parsed(GOLDEN, OutputStart::Reasoning, &[]);
+    proptest!(fixed_cases(200), |(sizes in proptest::collection::vec(1usize..9, tokens.len()))| {
+        let mut parser = OutputParser::new(k3.clone(), &options(OutputStart::Reasoning, &[])).unwrap();
+        let (mut sum, mut rest) = (ParsedMessage::default(), tokens.as_slice());
+        for size in sizes {
+            let (group, tail) = rest.split_at(size.min(rest.len()));
+            rest = tail;
+            let mut step = ParsedMessage::default();
+            for token in group {
+                let delta = parser.push(*token).unwrap();
+                step.apply(OutputDelta { tool_calls: Vec::new(), ..delta.clone() });
+                delta.tool_calls.into_iter().for_each(|call| ParsedToolCall::apply(&mut sum.tool_calls, call));
+            }
+            sum.reasoning.push_str(&step.reasoning);
+            sum.content.push_str(&step.content);
+        }
+        sum.apply(parser.finish());
+        prop_assert_eq!(&sum, &whole);
+    });
 }
 
 #[test]
@@ -210,11 +254,15 @@ fn an_answer_survives_rendering_and_parsing() {
         let parsed = sum(deltas(&k3, answer, &options(prompt.start, &[])));
         prop_assert_eq!(parsed.reasoning, reasoning);
         prop_assert_eq!(parsed.content, content);
-        let expected: Vec<ParsedToolCall> = calls
-            .into_iter()
-            .enumerate()
-            .map(|(index, call)| ParsedToolCall { index, arguments: call.arguments.to_json(), name: call.name })
-            .collect();
-        prop_assert_eq!(parsed.tool_calls, expected);
+        let form = |call: &ToolCall| match call.arguments {
+            Arguments::Raw(ref text) if !text.is_empty() => ArgumentsForm::Raw,
+            // nothing says what an empty string is
+            Arguments::Raw(_) | Arguments::Typed(_) => ArgumentsForm::Typed,
+        };
+        let expected = calls.iter().enumerate().map(|(index, call)| ParsedToolCall {
+            form: form(call),
+            ..complete(index, &call.name, &call.arguments.to_json())
+        });
+        prop_assert_eq!(parsed.tool_calls, expected.collect::<Vec<_>>());
     });
 }
