@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{Answer, EVENTS, JSON, Operation, meaning, page};
+use super::{Answer, JSON, Operation, StreamEnd, meaning, page};
 use crate::access::{Access, access};
 
 /// Where the document keeps its schemas.
@@ -72,7 +72,8 @@ fn document<'a>(routes: impl Iterator<Item = Documented<'a>>) -> Value {
 
 fn operation(route: &Documented<'_>, (sent, got): (&mut SchemaGenerator, &mut SchemaGenerator)) -> Value {
     let Operation { tag, summary, about, body, answers, refusal } = route.operation;
-    let refused = |status: u16| Answer { status, says: meaning(status), media: JSON, schema: Some(*refusal) };
+    let refused =
+        |status: u16| Answer { status, says: meaning(status), media: JSON, schema: Some(*refusal), stream: None };
     let locks: &[u16] = match access(route.path) {
         Access::Open => &[],
         Access::Users => &[401],
@@ -103,13 +104,13 @@ fn operation(route: &Documented<'_>, (sent, got): (&mut SchemaGenerator, &mut Sc
 }
 
 fn add_answer(responses: &mut Map<String, Value>, answer: &Answer, got: &mut SchemaGenerator) {
-    let Answer { status, says, media, schema } = answer;
+    let Answer { status, says, media, schema, stream } = answer;
     let entry = responses.entry(status.to_string()).or_insert_with(|| json!({"description": says, "content": {}}));
     let schema = schema.map(|schema| schema(got));
-    let schema = match (*media == EVENTS, schema) {
-        (true, data) => event(data, got.subschema_for::<ErrorBody>()),
-        (false, Some(schema)) => schema.to_value(),
-        (false, None) => json!({"type": "string"}),
+    let schema = match (stream, schema) {
+        (Some(end), Some(data)) => event(data, *end, got),
+        (None, Some(schema)) => schema.to_value(),
+        (_, None) => json!({"type": "string"}),
     };
     entry["content"][media] = json!({"schema": schema});
     if matches!(status, 429 | 503 | 529) {
@@ -118,15 +119,19 @@ fn add_answer(responses: &mut Map<String, Value>, answer: &Answer, got: &mut Sch
     }
 }
 
-/// One event of a stream, as OpenAPI 3.2 has it: an object of its fields. Its data is JSON; of `data`, where that is one
-/// schema, else an error, and `[DONE]` at the end.
-fn event(data: Option<Schema>, error: Schema) -> Value {
+/// One event of a stream, as OpenAPI 3.2 has it: an object of its fields. Its data is JSON of `data`, or what ends a stream.
+fn event(data: Schema, end: StreamEnd, got: &mut SchemaGenerator) -> Value {
     let json = |schema: Schema| json!({"contentMediaType": JSON, "contentSchema": schema});
-    let data = match data {
-        Some(schema) => json!({"type": "string", "anyOf": [json(schema), json(error), {"const": "[DONE]"}]}),
-        None => json!({"type": "string", "contentMediaType": JSON}),
+    let mut forms = vec![json(data)];
+    let required = match end {
+        StreamEnd::Done => {
+            forms.extend([json(got.subschema_for::<ErrorBody>()), json!({"const": "[DONE]"})]);
+            json!(["data"])
+        }
+        StreamEnd::Named => json!(["event", "data"]),
     };
-    json!({"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]})
+    let data = json!({"type": "string", "anyOf": forms});
+    json!({"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": required})
 }
 
 /// `post_v1_chat_completions`.

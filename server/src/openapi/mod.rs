@@ -49,6 +49,17 @@ struct Answer {
     media: &'static str,
     /// Of the body, or of the data of each event; `None` for text.
     schema: Option<SchemaOf>,
+    /// How a stream ends; `None` where it is none.
+    stream: Option<StreamEnd>,
+}
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamEnd {
+    /// With `[DONE]`, before it an error where something went wrong.
+    Done,
+    /// With an event of its own, also where something went wrong.
+    Named,
 }
 
 impl Operation {
@@ -70,22 +81,23 @@ impl Operation {
 
     fn answers<T: JsonSchema>(self, status: u16, says: &'static str) -> Self {
         let schema: SchemaOf = |generator| generator.subschema_for::<T>();
-        self.with(Answer { status, says, media: JSON, schema: Some(schema) })
+        self.with(Answer { status, says, media: JSON, schema: Some(schema), stream: None })
     }
 
     fn text(self, status: u16, media: &'static str, says: &'static str) -> Self {
-        self.with(Answer { status, says, media, schema: None })
+        self.with(Answer { status, says, media, schema: None, stream: None })
     }
 
-    /// Streams, whose events hold JSON of `T` each.
+    /// Streams, whose events hold JSON of `T` each, or an error; then `[DONE]`.
     fn streams<T: JsonSchema>(self, says: &'static str) -> Self {
         let schema: SchemaOf = |generator| generator.subschema_for::<T>();
-        self.with(Answer { status: 200, says, media: EVENTS, schema: Some(schema) })
+        self.with(Answer { status: 200, says, media: EVENTS, schema: Some(schema), stream: Some(StreamEnd::Done) })
     }
 
-    /// Streams of events that have types of their own.
-    fn streams_named(self, says: &'static str) -> Self {
-        self.with(Answer { status: 200, says, media: EVENTS, schema: None })
+    /// Streams of events that have names, which `T` tells apart, errors and ends among them.
+    fn streams_named<T: JsonSchema>(self, says: &'static str) -> Self {
+        let schema: SchemaOf = |generator| generator.subschema_for::<T>();
+        self.with(Answer { status: 200, says, media: EVENTS, schema: Some(schema), stream: Some(StreamEnd::Named) })
     }
 
     /// Refusals have this body.
@@ -97,7 +109,8 @@ impl Operation {
     /// Refusals with these statuses.
     fn refuses(mut self, statuses: &[u16]) -> Self {
         for status in statuses {
-            let answer = Answer { status: *status, says: meaning(*status), media: JSON, schema: Some(self.refusal) };
+            let (says, schema) = (meaning(*status), Some(self.refusal));
+            let answer = Answer { status: *status, says, media: JSON, schema, stream: None };
             self = self.with(answer);
         }
         self

@@ -56,7 +56,7 @@ pub(crate) fn responses() -> Operation {
         .about("OpenAI's responses, stateless: nothing is kept between requests.")
         .takes::<wire::ResponsesBody>(example)
         .answers::<wire::ResponseAnswer>(200, "The response.")
-        .streams_named("With `stream`: `response.…` events.")
+        .streams_named::<wire::ResponseEvent>("With `stream`: `response.…` events.")
         .refuses(READS)
         .refuses(GENERATES)
 }
@@ -71,7 +71,7 @@ pub(crate) fn messages() -> Operation {
         .refusing::<wire::AnthropicError>()
         .takes::<wire::MessagesBody>(example)
         .answers::<wire::AnthropicMessage>(200, "The message.")
-        .streams_named("With `stream`: Anthropic's events.")
+        .streams_named::<wire::MessageEvent>("With `stream`: Anthropic's events.")
         .refuses(READS)
         .refuses(GENERATES)
 }

@@ -7,6 +7,7 @@ use perilune_tests::is_valid;
 use serde_json::{Value, json};
 
 use crate::client::{Reply, exchange, get, post, raw_request, stream, with};
+use crate::named_events::named_events;
 use crate::script::Script;
 use crate::server::{TestServer, demo_settings, shared_demo};
 
@@ -146,7 +147,14 @@ fn more_answers_than_the_examples_have() {
         assert_fits(&document, schema, &body, path);
         let event = &operation.promised(200, "text/event-stream")["schema"];
         let events = &event["properties"]["data"]["anyOf"][0]["contentSchema"];
-        if !events.is_null() {
+        assert!(events.is_object(), "{path}: {event}");
+        if event["required"] == json!(["event", "data"]) {
+            let named = named_events(post(server.addr, path, &with(&body, "stream", true)));
+            assert!(named.len() > 10);
+            for (_, data) in named {
+                assert_fits(&document, events, &data, path);
+            }
+        } else {
             let said = stream(server.addr, path, &body);
             let (last, chunks) = said.split_last().unwrap();
             assert_eq!(last, "[DONE]");

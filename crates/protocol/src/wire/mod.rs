@@ -9,10 +9,12 @@ mod chat;
 mod completion;
 mod conversation;
 mod forms;
+mod message_events;
 mod native;
 mod operations;
 #[cfg(test)]
 mod parity_tests;
+mod response_events;
 mod responses;
 mod sampling;
 
@@ -27,12 +29,15 @@ pub use conversation::{
     WrittenMessage,
 };
 pub use forms::{NamedSchema, ResponseFormatForm, SchemaForm, StructuredForm};
+pub use message_events::{BlockDelta, MessageEnd, MessageEvent};
 pub use native::{
     NativeAnswer, NativeAnswers, NativeBody, NativeChunk, NativeFinish, NativeMeta, NativeParams, NativeToken,
 };
 pub use operations::AbortBody;
+pub use response_events::ResponseEvent;
 pub use responses::{
-    InputForm, ResponseAnswer, ResponseContent, ResponseFailure, ResponseItem, ResponseUsage, ResponsesBody,
-    ResponsesReasoning, ResponsesText, ResponsesTool,
+    CachedTokens, IncompleteDetails, InputForm, InputItem, InputPart, InputText, KnownItem, ReasoningTokens,
+    ResponseAnswer, ResponseContent, ResponseFailure, ResponseItem, ResponseUsage, ResponsesBody, ResponsesFormat,
+    ResponsesReasoning, ResponsesText, ResponsesTool, Speaker, SpokenItem,
 };
 pub use sampling::{SamplingBody, StopForm};

@@ -22,6 +22,14 @@ struct Case {
     parse: fn(&[u8]) -> bool,
 }
 
+/// The fields of one kind of a tagged schema.
+fn declared_as<T: JsonSchema>(kind: &str) -> BTreeSet<String> {
+    let schema = schema_for!(T);
+    let kinds = schema.get("oneOf").and_then(Value::as_array).unwrap();
+    let found = kinds.iter().find(|one| one["properties"]["type"]["const"] == kind).unwrap();
+    found["properties"].as_object().unwrap().keys().cloned().collect()
+}
+
 /// Path, declared fields, fields without effect, body, parser.
 type Within<'a> = (&'static str, BTreeSet<String>, &'static [&'static str], &'a Value, fn(&[u8]) -> bool);
 
@@ -119,10 +127,16 @@ fn objects_within() {
         "output_config": {"format": {"type": "json_schema", "schema": {}}},
     });
     let responses = json!({
-        "input": "a", "tools": [{"type": "function", "name": "f"}], "reasoning": {}, "text": {"format": {"type": "text"}},
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning"}, {"type": "function_call", "call_id": "a", "name": "f"},
+            {"type": "function_call_output", "call_id": "a"},
+        ],
+        "tools": [{"type": "function", "name": "f"}], "reasoning": {},
+        "text": {"format": {"type": "json_schema", "schema": {}}},
     });
     // `type` of a history's call is not looked at, the schema's `name` neither; a named tool's name stands in either place.
-    let cases: [Within<'_>; 17] = [
+    let cases: [Within<'_>; 23] = [
         ("messages[0].tool_calls[0]", without(declared::<AssistantCall>(), "type"), &[], &chat, CHAT),
         ("messages[0].tool_calls[0].function", declared::<NamedTool>(), &[], &chat, CHAT),
         ("messages[1].content[0]", ["text", "type"].map(str::to_owned).into(), &[], &chat, CHAT),
@@ -140,6 +154,12 @@ fn objects_within() {
         ("output_config.format", declared::<anthropic::SchemaFormat>(), &["strict"], &anthropic, MESSAGES),
         ("reasoning", declared::<ResponsesReasoning>(), &[], &responses, RESPONSES),
         ("text", declared::<ResponsesText>(), &[], &responses, RESPONSES),
+        ("text.format", without(declared_as::<ResponsesFormat>("json_schema"), "name"), &[], &responses, RESPONSES),
+        ("input[0]", declared_as::<KnownItem>("message"), &[], &responses, RESPONSES),
+        ("input[0].content[0]", declared_as::<InputPart>("input_text"), &[], &responses, RESPONSES),
+        ("input[1]", declared_as::<KnownItem>("reasoning"), &[], &responses, RESPONSES),
+        ("input[2]", declared_as::<KnownItem>("function_call"), &[], &responses, RESPONSES),
+        ("input[3]", declared_as::<KnownItem>("function_call_output"), &[], &responses, RESPONSES),
     ];
     for (path, declared, silent, body, parse) in cases {
         check(&Case { declared, silent, path, bodies: vec![body.clone()], parse });

@@ -65,8 +65,119 @@ pub struct ResponsesBody {
 pub enum InputForm {
     /// One text.
     Text(String),
-    /// Items, each an object with `type`, or with `role` and `content`.
-    Items(#[schemars(length(min = 1))] Vec<BTreeMap<String, Value>>),
+    /// Items.
+    Items(#[schemars(length(min = 1))] Vec<InputItem>),
+}
+
+/// An item of the conversation, with its `type`; a message needs none.
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum InputItem {
+    /// With its type.
+    Known(KnownItem),
+    /// A message without it.
+    Spoken(SpokenItem),
+}
+
+/// An item with its type.
+#[derive(Debug, JsonSchema)]
+#[schemars(tag = "type", rename_all = "snake_case")]
+pub enum KnownItem {
+    /// What somebody said.
+    Message {
+        /// Who.
+        role: Speaker,
+        /// What.
+        content: InputText,
+    },
+    /// What the model thought; part of the turn around it.
+    Reasoning {
+        /// The text.
+        content: Option<InputText>,
+        /// The same, where `content` is absent or empty.
+        summary: Option<InputText>,
+    },
+    /// A tool it called.
+    FunctionCall {
+        /// By which the result refers to it.
+        call_id: String,
+        /// The tool.
+        #[schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"), length(max = 256))]
+        name: String,
+        /// JSON text.
+        arguments: Option<String>,
+    },
+    /// The result of that.
+    FunctionCallOutput {
+        /// Which call it answers.
+        call_id: String,
+        /// The text.
+        output: Option<InputText>,
+    },
+}
+
+/// What somebody said.
+#[derive(Debug, JsonSchema)]
+pub struct SpokenItem {
+    /// Who.
+    pub role: Speaker,
+    /// What.
+    pub content: InputText,
+}
+
+/// Who speaks.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+pub enum Speaker {
+    /// The user.
+    User,
+    /// Instructions.
+    System,
+    /// Instructions; the same as `system`.
+    Developer,
+    /// The model.
+    Assistant,
+}
+
+/// Text, whole or in parts.
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum InputText {
+    /// One text.
+    Text(String),
+    /// Parts.
+    Parts(Vec<InputPart>),
+}
+
+/// A part of a text; other kinds are refused: this is a text model.
+#[derive(Debug, JsonSchema)]
+#[schemars(tag = "type", rename_all = "snake_case")]
+pub enum InputPart {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// Said to the model.
+    InputText {
+        /// The text.
+        text: String,
+    },
+    /// Said by the model.
+    OutputText {
+        /// The text.
+        text: String,
+    },
+    /// Thought.
+    ReasoningText {
+        /// The text.
+        text: String,
+    },
+    /// Of what was thought.
+    SummaryText {
+        /// The text.
+        text: String,
+    },
 }
 
 /// A function that may be called.
@@ -83,8 +194,27 @@ pub struct ResponsesTool {
 /// The format of the answer.
 #[derive(Debug, JsonSchema)]
 pub struct ResponsesText {
-    /// `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", "schema": …}`.
-    pub format: Option<BTreeMap<String, Value>>,
+    /// Any text where absent.
+    pub format: Option<ResponsesFormat>,
+}
+
+/// The format of the answer; enforced, whatever `strict` says.
+#[derive(Debug, JsonSchema)]
+#[schemars(tag = "type", rename_all = "snake_case")]
+pub enum ResponsesFormat {
+    /// Any text.
+    Text,
+    /// A JSON object.
+    JsonObject,
+    /// JSON of a schema.
+    JsonSchema {
+        /// Its name.
+        name: Option<String>,
+        /// JSON Schema, draft 2020-12, within what can be enforced while a model writes.
+        schema: BTreeMap<String, Value>,
+        /// Without effect.
+        strict: Option<bool>,
+    },
 }
 
 /// Thinking.
@@ -109,8 +239,8 @@ pub struct ResponseAnswer {
     pub background: bool,
     /// What went wrong.
     pub error: Option<ResponseFailure>,
-    /// Why it is incomplete: `{"reason": "max_output_tokens"}`.
-    pub incomplete_details: Option<BTreeMap<String, String>>,
+    /// Why it is incomplete.
+    pub incomplete_details: Option<IncompleteDetails>,
     /// The model's name.
     pub model: String,
     /// Reasoning, messages and calls, in this order.
@@ -123,30 +253,37 @@ pub struct ResponseAnswer {
     pub truncation: String,
     /// Token counts, once it has ended.
     pub usage: Option<ResponseUsage>,
-    /// As sent, or what absence means.
-    pub instructions: Value,
     /// As sent.
-    pub max_output_tokens: Value,
+    pub instructions: Option<String>,
+    /// As sent.
+    pub max_output_tokens: Option<u32>,
     /// As sent.
     pub metadata: Value,
     /// As sent, or what absence means.
-    pub parallel_tool_calls: Value,
+    pub parallel_tool_calls: bool,
     /// As sent, or what absence means.
-    pub reasoning: Value,
+    pub reasoning: BTreeMap<String, Value>,
     /// As sent, or 1.
-    pub temperature: Value,
+    pub temperature: f64,
     /// As sent, or what absence means.
-    pub text: Value,
+    pub text: BTreeMap<String, Value>,
     /// As sent, or what absence means.
     pub tool_choice: Value,
     /// As sent.
-    pub tools: Value,
+    pub tools: Vec<BTreeMap<String, Value>>,
     /// As sent, or 0.
-    pub top_logprobs: Value,
+    pub top_logprobs: u32,
     /// As sent, or 1.
-    pub top_p: Value,
+    pub top_p: f64,
     /// As sent.
     pub user: Value,
+}
+
+/// Why a response is incomplete.
+#[derive(Debug, JsonSchema)]
+pub struct IncompleteDetails {
+    /// Always `max_output_tokens`.
+    pub reason: String,
 }
 
 /// What went wrong.
@@ -226,12 +363,26 @@ pub enum ResponseContent {
 pub struct ResponseUsage {
     /// Tokens of the prompt.
     pub input_tokens: u64,
-    /// `cached_tokens`: those whose state was reused.
-    pub input_tokens_details: BTreeMap<String, u64>,
+    /// Of them.
+    pub input_tokens_details: CachedTokens,
     /// Tokens generated.
     pub output_tokens: u64,
-    /// `reasoning_tokens`: those of the reasoning.
-    pub output_tokens_details: BTreeMap<String, u64>,
+    /// Of them.
+    pub output_tokens_details: ReasoningTokens,
     /// Their sum.
     pub total_tokens: u64,
+}
+
+/// Tokens of the prompt that were not computed.
+#[derive(Debug, JsonSchema)]
+pub struct CachedTokens {
+    /// Those whose state was reused.
+    pub cached_tokens: u64,
+}
+
+/// Tokens that are no answer.
+#[derive(Debug, JsonSchema)]
+pub struct ReasoningTokens {
+    /// Those of the reasoning.
+    pub reasoning_tokens: u64,
 }
