@@ -14,7 +14,7 @@ mod values;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command as ClapCommand, CommandFactory, Parser, Subcommand};
 
 use crate::backend::BackendKind;
 pub use crate::journal::LogForm;
@@ -29,7 +29,8 @@ pub use settings_file::{CommandLine, read};
 #[cfg(feature = "train")]
 pub use train::{DraftDevice, TapStreamKind, TrainDraftArgs};
 use values::{
-    chunk_size, effort, fraction, host, model_name, num_drafts, positive, rate, seconds, temperature, thread_count, url,
+    amount, chunk_size, count, effort, fraction, host, model_name, num_drafts, positive, rate, seconds, temperature,
+    thread_count, url,
 };
 
 /// Serves Kimi K3 and its relatives.
@@ -42,6 +43,19 @@ pub struct Cli {
     /// Flags of `serve`, for when it is not named.
     #[command(flatten)]
     pub serve: ServeArgs,
+}
+
+/// The command line. A number below zero is a value, so that it is refused as one, with its flag and rule.
+pub(crate) fn command() -> ClapCommand {
+    below_zero_is_a_value(Cli::command())
+}
+
+fn below_zero_is_a_value(command: ClapCommand) -> ClapCommand {
+    let command = command.mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    });
+    command.mut_subcommands(below_zero_is_a_value)
 }
 
 /// What the binary can do.
@@ -100,7 +114,7 @@ pub struct ModelArgs {
     pub max_queued_requests: usize,
     /// Where the seeds of requests without one come from; the system's randomness where absent. The same requests in the same
     /// order then get the same answers, unless drafts have adaptive lengths.
-    #[arg(long, env = "PERILUNE_RANDOM_SEED", value_name = "N")]
+    #[arg(long, env = "PERILUNE_RANDOM_SEED", value_name = "N", value_parser = count::<u64>)]
     pub random_seed: Option<u64>,
     /// Tokens per block of the latent cache.
     #[arg(long, env = "PERILUNE_BLOCK_SIZE", value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
@@ -110,20 +124,20 @@ pub struct ModelArgs {
     pub disable_prefix_cache: bool,
     /// Host memory in MiB for stored prefixes that no longer fit on the device [default: 0 on the CPU, whose memory
     /// it is, a quarter of what is available beside a GPU].
-    #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB")]
+    #[arg(long, env = "PERILUNE_HOST_CACHE_MIB", value_name = "MIB", value_parser = count::<usize>)]
     pub host_cache_mib: Option<usize>,
     /// Directory for stored prefixes that no longer fit in memory; it outlives the server. Holds prompts in the clear.
     #[arg(long, env = "PERILUNE_DISK_CACHE", value_name = "DIR")]
     pub disk_cache: Option<PathBuf>,
-    /// How much of it may be used, in MiB.
-    #[arg(long, env = "PERILUNE_DISK_CACHE_MIB", value_name = "MIB", default_value_t = 8192, value_parser = positive)]
-    pub disk_cache_mib: usize,
+    /// How much of it may be used, in MiB [default: 8192].
+    #[arg(long, env = "PERILUNE_DISK_CACHE_MIB", value_name = "MIB", value_parser = positive)]
+    pub disk_cache_mib: Option<usize>,
     /// What states become once they have left the device, in host memory and on disk: less memory, for some accuracy.
     #[arg(long, env = "PERILUNE_CACHE_STATE_DTYPE", value_enum, default_value_t = StateDtype::F32)]
     pub cache_state_dtype: StateDtype,
     /// Save the state of a sequence every so many tokens, besides ends of turns and places where requests part; 0 for
     /// never [default: as many as have latents of the size of a state].
-    #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS")]
+    #[arg(long, env = "PERILUNE_CHECKPOINT_INTERVAL", value_name = "TOKENS", value_parser = count::<usize>)]
     pub checkpoint_interval: Option<usize>,
     /// What drafts tokens ahead for the model to verify: same output, sooner. `auto` uses --draft-model where it is given.
     #[arg(long, env = "PERILUNE_SPECULATIVE", value_enum, default_value_t = Speculative::Auto)]
@@ -168,7 +182,7 @@ pub struct ServeArgs {
     pub max_body_bytes: usize,
     /// Most requests that are read, answered or streamed at once; beyond it they are refused as by a full queue; 0 for any
     /// number.
-    #[arg(long, env = "PERILUNE_MAX_CONCURRENT_REQUESTS", value_name = "N", default_value_t = 0)]
+    #[arg(long, env = "PERILUNE_MAX_CONCURRENT_REQUESTS", value_name = "N", default_value_t = 0, value_parser = count::<usize>)]
     pub max_concurrent_requests: usize,
     /// How long a request may wait for its first step before it is refused as by a full queue, in seconds; 0 for ever. With
     /// it, a streamed answer begins when its request does, and pings come only after that.
@@ -255,7 +269,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_tokens: Option<usize>,
     /// Seed.
-    #[arg(long)]
+    #[arg(long, value_parser = count::<u64>)]
     pub seed: Option<u64>,
 }
 
@@ -292,16 +306,16 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = positive)]
     pub requests: usize,
     /// Seed of what is made up.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u64>)]
     pub seed: u64,
     /// A `config.json` whose sizes count; K3's where absent.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Memory for states and latents.
-    #[arg(long, value_name = "GIB", default_value_t = 32.0)]
+    #[arg(long, value_name = "GIB", default_value_t = 32.0, value_parser = amount)]
     pub memory_gib: f64,
     /// Host memory for what is evicted.
-    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
+    #[arg(long, value_name = "GIB", default_value_t = 0.0, value_parser = amount)]
     pub host_gib: f64,
     /// Ranks over which states are split by heads; latents are on all of them.
     #[arg(long, value_name = "RANKS", default_value_t = 8, value_parser = positive)]
@@ -372,13 +386,13 @@ pub struct BenchServeArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = positive)]
     pub max_tokens: usize,
     /// Seed of times and prompts.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u64>)]
     pub seed: u64,
     /// Goal for the time to the first text, for goodput.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = amount)]
     pub goal_ttft_ms: Option<f64>,
     /// Goal for the time per token after the first, for goodput.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = amount)]
     pub goal_itl_ms: Option<f64>,
     /// Print JSON instead of a table.
     #[arg(long)]
@@ -401,7 +415,7 @@ pub struct BenchModelArgs {
     #[arg(long, value_enum, default_value_t = ExpertFormat::Bf16)]
     pub experts: ExpertFormat,
     /// Seed of the weights.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = count::<u64>)]
     pub seed: u64,
 }
 
@@ -426,69 +440,5 @@ pub struct ConvertArgs {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn serve_is_the_default() {
-        let cli = Cli::try_parse_from(["perilune", "--port", "0", "--mem-fraction", "0.5"]).unwrap();
-        assert!(cli.command.is_none());
-        assert_eq!((cli.serve.port, cli.serve.model.mem_fraction), (0, 0.5));
-        let cli = Cli::try_parse_from(["perilune", "serve", "--threads", "2"]).unwrap();
-        assert!(matches!(cli.command, Some(Command::Serve(args)) if args.model.threads == Some(2)));
-    }
-
-    #[test]
-    fn bad_values_get_a_sentence() {
-        let cases = [
-            (["--mem-fraction", "1.5"], "above 0 and at most 1"),
-            (["--threads", "0"], "an integer from 1"),
-            (["--threads", "20000"], "invalid value '20000' for '--threads <N>': it must be an integer from 1 to 1024"),
-            (
-                ["--chunked-prefill-size", "1000000000"],
-                "'--chunked-prefill-size <TOKENS>': it must be an integer from 1 to",
-            ),
-            (["--served-model-name", ""], "a name needs at least one character"),
-            (["--served-model-name", "a,"], "a name needs at least one character"),
-            (["--host", "no such host"], "an IP address or a name"),
-            (["--drain-timeout", "18446744073709551615"], "an integer from 0 to"),
-            (["--chunked-prefill-size", "-5"], "unexpected argument"),
-            (["--port", "70000"], "65535"),
-            (["--backend", "abacus"], "possible values"),
-            (["--overload-status", "200"], "possible values"),
-        ];
-        for (args, rule) in cases {
-            let error = Cli::try_parse_from(["perilune", args[0], args[1]]).unwrap_err().to_string();
-            assert!(error.contains(rule), "{args:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_time_after_the_drain_timeout_is_the_one_its_help_names() {
-        let after = crate::lifecycle::LAST_WORDS + crate::drain::CLOSING;
-        let help = Cli::command().render_long_help().to_string();
-        assert!(help.contains(&format!("Up to {} seconds more", after.as_secs())), "{help}");
-    }
-
-    #[test]
-    fn a_chats_wishes_are_checked_before_it_begins() {
-        let cases = [
-            (["--effort", "foo"], "it must be one of none"),
-            (["--temperature", "9"], "from 0 to 2"),
-            (["--max-tokens", "0"], "an integer from 1"),
-            (["--url", "127.0.0.1:8000"], "`http://`"),
-        ];
-        for (args, rule) in cases {
-            let error = Cli::try_parse_from(["perilune", "chat", args[0], args[1]]).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
-            assert!(error.to_string().contains(rule), "{args:?}: {error}");
-        }
-    }
-}
+#[path = "cli/tests.rs"]
+mod tests;

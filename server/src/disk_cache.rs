@@ -7,9 +7,12 @@ use perilune_config::ModelConfig;
 use perilune_engine::{CacheConfig, DiskConfig, DiskPatience, DiskStore, DiskTier, Identity, IdentityHasher};
 use perilune_weights::{SafetensorsDir, WeightSource};
 
+use crate::cli::ModelArgs;
 use crate::error::ServerError;
 use crate::load::LoadOptions;
 
+/// How much may lie in the directory where nothing is said, in MiB.
+const DEFAULT_MIB: usize = 8192;
 /// Tensors of which a few bytes are part of a checkpoint's identity.
 const SAMPLED_TENSORS: usize = 4096;
 /// How many bytes of each, at its beginning, middle and end.
@@ -22,6 +25,27 @@ pub struct DiskCache {
     pub dir: PathBuf,
     /// Bytes of units that may lie there.
     pub bytes: usize,
+}
+
+impl DiskCache {
+    /// What flags ask for.
+    ///
+    /// # Errors
+    /// `Flag` for a size without a directory.
+    pub fn from_args(args: &ModelArgs) -> Result<Option<Self>, ServerError> {
+        match (&args.disk_cache, args.disk_cache_mib) {
+            (Some(dir), mib) => {
+                let bytes = mib.unwrap_or(DEFAULT_MIB).saturating_mul(1 << 20);
+                Ok(Some(DiskCache { dir: dir.clone(), bytes }))
+            }
+            (None, None) => Ok(None),
+            (None, Some(mib)) => Err(ServerError::Flag {
+                flag: "--disk-cache-mib",
+                value: mib.to_string(),
+                rule: "nothing is kept on disk: name a directory with --disk-cache".to_owned(),
+            }),
+        }
+    }
 }
 
 /// What a stored unit depends on, besides its tokens.

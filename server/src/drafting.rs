@@ -58,6 +58,9 @@ impl DraftOptions {
             (Speculative::Ngram, Some(_)) => return refuse("ngram", "uses no draft model: leave --draft-model out"),
             (Speculative::Off, Some(_)) => return refuse("off", "uses no draft model: leave --draft-model out"),
         };
+        if source.is_none() {
+            refuse_without_drafts(args)?;
+        }
         let lengths = match args.draft_lengths {
             DraftLengthRule::Adaptive => DraftLengths::Adaptive,
             DraftLengthRule::Fixed => DraftLengths::Fixed,
@@ -93,6 +96,17 @@ enum Kind<'a> {
     None,
     Ngram,
     Dspark { dir: &'a Path, config: Box<DraftConfig> },
+}
+
+/// Flags that only say how to draft.
+fn refuse_without_drafts(args: &ModelArgs) -> Result<(), ServerError> {
+    let (flag, value) = match (args.num_drafts, args.draft_lengths) {
+        (Some(num_drafts), _) => ("--num-drafts", num_drafts.to_string()),
+        (None, DraftLengthRule::Fixed) => ("--draft-lengths", "fixed".to_owned()),
+        (None, DraftLengthRule::Adaptive) => return Ok(()),
+    };
+    let rule = "nothing drafts: name a draft with --draft-model, or use --speculative ngram".to_owned();
+    Err(ServerError::Flag { flag, value, rule })
 }
 
 impl OpenedDraft<'_> {

@@ -110,7 +110,7 @@ impl LoadOptions {
             prefixes: if args.disable_prefix_cache { Prefixes::Forget } else { Prefixes::Keep },
             host_cache_bytes: args.host_cache_mib.map(|mib| mib << 20),
             state_format: args.cache_state_dtype.into(),
-            disk_cache: args.disk_cache.clone().map(|dir| DiskCache { dir, bytes: args.disk_cache_mib << 20 }),
+            disk_cache: DiskCache::from_args(args)?,
             checkpoint_interval: args.checkpoint_interval,
             drafts: DraftOptions::from_args(args)?,
             quantize: args.quantize.map(Quantize::from),

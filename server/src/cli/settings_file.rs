@@ -7,9 +7,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{ArgAction, ArgMatches, Command, FromArgMatches};
 
-use super::Cli;
+use super::{Cli, command};
 use crate::error::ServerError;
 
 const FLAG: &str = "--config";
@@ -34,8 +34,8 @@ pub struct CommandLine {
 /// What clap says (help and version included); a file that cannot be read or says something unknown.
 pub fn read(args: &[OsString]) -> Result<Result<CommandLine, clap::Error>, ServerError> {
     let command = match file_named(args) {
-        Some(path) => with_defaults(Cli::command(), &path)?,
-        None => Cli::command(),
+        Some(path) => with_defaults(command(), &path)?,
+        None => command(),
     };
     Ok(parse(command, args))
 }

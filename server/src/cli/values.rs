@@ -20,6 +20,19 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A count that may be 0.
+pub(super) fn count<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "it must be an integer from 0".to_owned())
+}
+
+/// An amount of something that can be divided.
+pub(super) fn amount(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("it must be a number from 0".to_owned()),
+    }
+}
+
 /// A number of drafts that can be verified with the token before them.
 pub(super) fn num_drafts(text: &str) -> Result<usize, String> {
     let most = perilune_model::MAX_DECODE_ROWS - 1;
