@@ -136,6 +136,9 @@ impl Collector for EngineFigures {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
+        let (name, help) = ("stalled_seconds", "Time since the last step, while there is work");
+        let gauge = ConstGauge::new(stats.stalled_for.map_or(0.0, |time| time.as_secs_f64()));
+        gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         for (name, help, value) in counters(&stats) {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;

@@ -349,6 +349,26 @@ fn a_disk_cache_that_cannot_be_had_is_refused_at_start() {
     assert!(!output.status.success() && said.contains("in use by another process"), "{said}");
 }
 
+/// With a limit of no time at all, whatever takes a look finds a step that is too long.
+#[test]
+fn a_stall_and_its_end_are_in_the_log() {
+    let mut serving = Serving::start(&["--stall-timeout", "0"]);
+    let stream = serving.stream(20_000);
+    let mut line = |wanted: &str| {
+        let mut line = String::new();
+        while !line.contains(wanted) {
+            line.clear();
+            assert!(serving.log.read_line(&mut line).unwrap() > 0, "never said: {wanted}");
+        }
+        line
+    };
+    let stalled = line("no step has finished for");
+    assert!(stalled.contains("ERROR") && stalled.contains("/ready answers 503"), "{stalled}");
+    assert!(stalled.contains("running=1") && stalled.contains("waiting=0"), "{stalled}");
+    drop(stream);
+    assert!(line("steps finish again").contains("INFO"));
+}
+
 #[test]
 fn localhost_is_a_host() {
     let serving = Serving::start(&["--host", "localhost"]);
@@ -383,8 +403,15 @@ fn bench_measures_both_phases() {
 
 #[test]
 fn mistakes_get_a_sentence_and_a_failure() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--model", "/no/such/model"], "/no/such/model"),
+        (&["--num-drafts", "3"], "--num-drafts is 3; nothing drafts"),
+        (&["--draft-lengths", "fixed"], "--draft-lengths is fixed; nothing drafts"),
+        (&["--disk-cache-mib", "64"], "--disk-cache-mib is 64; nothing is kept on disk"),
+        (
+            &["--context-length", "-5"],
+            "invalid value '-5' for '--context-length <TOKENS>': it must be an integer from 1",
+        ),
         (&["--mem-fraction", "2"], "above 0 and at most 1"),
         (&["inspect", "/no/such/file.json"], "/no/such/file.json"),
         (&["--host", "1.2.3.4"], "cannot listen on 1.2.3.4"),

@@ -222,8 +222,16 @@ fn a_stalled_engine_is_not_ready() {
     eventually("the server notices", || get(server.addr, "/ready").status == 503);
     assert_eq!(get(server.addr, "/ready").json()["status"], "stalled");
     get(server.addr, "/health").ok();
+    let stalled_s = || {
+        let page = String::from_utf8(get(server.addr, "/metrics").body).unwrap();
+        let value = page.lines().find_map(|line| line.strip_prefix("perilune_stalled_seconds "));
+        value.unwrap().parse::<f64>().unwrap()
+    };
+    assert!(stalled_s() > 0.02);
     drop((gate, stream));
     eventually("the server recovers", || get(server.addr, "/ready").status == 200);
+    server.wait_until_idle();
+    assert_eq!(stalled_s(), 0.0);
 }
 
 #[test]
