@@ -279,7 +279,7 @@ impl Generation {
         self.tokens = None;
         let turn = &mut self.noted.turn;
         turn.started = turn.started.or(started);
-        (turn.end, turn.cached_tokens) = (end, self.counts.cached);
+        (turn.end, turn.cached_tokens) = (end, self.counts.cached.min(turn.prompt_tokens));
     }
 
     fn observe_token(&mut self) {

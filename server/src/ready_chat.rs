@@ -89,7 +89,8 @@ impl ReadyChat {
     /// The request for the engine, with what its choices become.
     pub(crate) fn prepared<A>(self, answer: impl FnOnce(Voice) -> A) -> Prepared<A> {
         let ReadyChat { admission, voice, prompt, params, limit, n, stream, cache_salt, grammar } = self;
-        let prompts = vec![PreparedPrompt { tokens: prompt.tokens, turn_ends: prompt.message_ends }];
+        let RenderedPrompt { tokens, usage_tokens, message_ends: turn_ends, .. } = prompt;
+        let prompts = vec![PreparedPrompt { tokens, usage_tokens, turn_ends }];
         Prepared { admission, prompts, cache_salt, grammar, rid: None, n, params, limit, stream, answer: answer(voice) }
     }
 

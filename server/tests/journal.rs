@@ -94,6 +94,29 @@ fn every_request_is_one_line_of_the_access_log() {
     assert!(!output.contains("secret"));
 }
 
+/// What opens the answer is no token of the prompt: not in usage, not here.
+#[test]
+fn prompts_are_counted_as_in_usage() {
+    let (mut serving, addr) = serve(&["--access-log", "json"]);
+    let turns = r#""messages": [{"role": "user", "content": "x"}]"#;
+    let chat = |stream: bool| format!(r#"{{{turns}, "max_tokens": 3, "stream": {stream}}}"#);
+    let answer = ask(addr, "POST /v1/chat/completions", "", &chat(false));
+    let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    ask(addr, "POST /v1/chat/completions", "", &chat(true));
+    let counted = ask(addr, "POST /tokenize", "", &format!("{{{turns}}}"));
+    let counted: Value = serde_json::from_str(counted.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(counted["count"], prompt + 4, "the opener has four tokens in the demo's vocabulary");
+    let output = terminate(&mut serving);
+    let lines = output.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let logged: Vec<Value> = lines.filter(|line| line["path"] == "/v1/chat/completions").collect();
+    assert_eq!(logged.len(), 2);
+    for line in logged {
+        assert_eq!(line["prompt_tokens"], prompt, "{line}");
+        assert!(line["cached_tokens"].as_u64().unwrap() <= prompt, "{line}");
+    }
+}
+
 #[test]
 fn nothing_is_written_unless_asked_for() {
     let (mut serving, addr) = serve(&[]);

@@ -11,6 +11,7 @@ pub(crate) struct Turn {
     pub started: Option<Instant>,
     pub first_token: Option<Instant>,
     pub ended: Instant,
+    /// As usage counts them.
     pub prompt_tokens: usize,
     /// Of those, not computed but reused.
     pub cached_tokens: usize,

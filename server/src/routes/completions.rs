@@ -76,7 +76,11 @@ impl Answer for TextAnswer {
             extras,
             prompts: prompts.collect::<Result<_, _>>()?,
         };
-        let prompt = |prompt: &PromptText| PreparedPrompt { tokens: prompt.ids.clone(), turn_ends: Vec::new() };
+        let prompt = |prompt: &PromptText| PreparedPrompt {
+            tokens: prompt.ids.clone(),
+            usage_tokens: prompt.ids.len(),
+            turn_ends: Vec::new(),
+        };
         let prompts = reply.prompts.iter().map(prompt).collect();
         let (n, stream) = (reply.n, app.settings.profile.stream(request.stream));
         let answer = TextAnswer { reply, specials, stops };

@@ -86,6 +86,8 @@ pub(crate) struct Prepared<A> {
 pub(crate) struct PreparedPrompt {
     /// Its tokens.
     pub tokens: Vec<TokenId>,
+    /// How many of them count as the prompt's: a chat's generation opener does not.
+    pub usage_tokens: usize,
     /// Where its turns end, rising: places at which later prompts may part from it.
     pub turn_ends: Vec<usize>,
 }
@@ -187,7 +189,7 @@ impl<A: Answer> Prepared<A> {
             text,
             abort: abort.clone(),
             client_stops: self.params.stop_token_ids.clone(),
-            noted: OpenTurn::begin(record.clone(), submitted, prompt.tokens.len()),
+            noted: OpenTurn::begin(record.clone(), submitted, prompt.usage_tokens),
             log: app
                 .settings
                 .request_log

@@ -61,7 +61,8 @@ impl Answer for NativeAnswer {
             logprobs: request.logprobs.is_some(),
             alternatives: request.logprobs.is_some_and(|count| count > 0),
         };
-        let prompt = |ids: &Vec<_>| PreparedPrompt { tokens: ids.clone(), turn_ends: Vec::new() };
+        let prompt =
+            |ids: &Vec<_>| PreparedPrompt { tokens: ids.clone(), usage_tokens: ids.len(), turn_ends: Vec::new() };
         let prompts = reply.prompts.iter().map(prompt).collect();
         let (n, stream, rid) = (reply.n, request.stream, request.rid);
         let answer = NativeAnswer { reply, specials, stops };
