@@ -4,8 +4,9 @@
     cargo build --release && python tests/clients/run.py [--all | --only NAME,…] [BASE_URL]
 
 Without a flag the quick half: the packages of OpenAI, for Python and for Node, and of Anthropic, and the playground in a
-browser (where there is a Chromium; it starts servers of its own). With --all the others too, each in an environment of its own under target/clients, made when it is first needed (some gigabytes: two of the load
-generators bring torch).
+browser (where there is a Chromium), and schemathesis for a short while, from a fixed seed. With --all the others too.
+What is not in requirements.txt has an environment of its own under target/clients, made when it is first needed (some
+gigabytes for --all: two of the load generators bring torch). The playground and schemathesis start servers of their own.
 """
 
 import os
@@ -16,9 +17,19 @@ import sys
 import venv
 
 HERE = pathlib.Path(__file__).parent
-QUICK = ["openai_chat.py", "openai_structured.py", "anthropic_messages.py", "node/openai_node.mjs", "../playground/run.mjs"]
+QUICK = [
+    "openai_chat.py",
+    "openai_structured.py",
+    "anthropic_messages.py",
+    "node/openai_node.mjs",
+    "../playground/run.mjs",
+    "schemathesis_run.py",
+]
+# Scripts that are told something else than the server.
+ARGUMENTS = {"schemathesis_run.py": ["--seconds", "15", "--seed", "1"]}
 # Script, and the requirements it has to itself.
-REST = {
+OWN = {
+    "schemathesis_run.py": "schemathesis",
     "langchain_openai_client.py": "langchain",
     "litellm_client.py": "litellm",
     "lm_eval_client.py": "lm-eval",
@@ -63,7 +74,7 @@ def node(folder):
 def interpreter(script):
     if script.endswith(".mjs"):
         return node((HERE / script).parent)
-    return environment(REST[script]) if script in REST else sys.executable
+    return environment(OWN[script]) if script in OWN else sys.executable
 
 
 def chosen(flags):
@@ -72,10 +83,9 @@ def chosen(flags):
         case []:
             return QUICK
         case ["--all"]:
-            return [*QUICK, *REST]
+            return [*QUICK, *(script for script in OWN if script not in QUICK)]
         case ["--only", names]:
-            known = {**dict.fromkeys(QUICK), **REST}
-            return [script for script in known if any(name in script for name in names.split(","))]
+            return [script for script in chosen(["--all"]) if any(name in script for name in names.split(","))]
     raise SystemExit(__doc__)
 
 
@@ -89,7 +99,7 @@ def main():
     failed = []
     with server.running() as base:
         for script, program in scripts.items():
-            if subprocess.run([program, HERE / script, base]).returncode != 0:
+            if subprocess.run([program, HERE / script, *ARGUMENTS.get(script, [base])]).returncode != 0:
                 failed.append(script)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
