@@ -13,9 +13,9 @@ use perilune_protocol::{
 };
 use perilune_tensor::TokenId;
 use perilune_tokenizer::{
-    Arguments, ChatMessage, ChatRenderer, Conversation, Effort, IncrementalDecoder, OutputDelta, OutputOptions,
-    OutputParser, OutputStart, ParsedMessage, Role, SpecialTokens, Thinking, Tokenizer, ToolCall, ToolChoice,
-    Vocabulary,
+    Arguments, ArgumentsForm, ChatMessage, ChatRenderer, Conversation, Effort, IncrementalDecoder, OutputDelta,
+    OutputOptions, OutputParser, OutputStart, ParsedMessage, ParsedToolCall, Role, SpecialTokens, Thinking, Tokenizer,
+    ToolCall, ToolChoice, Vocabulary,
 };
 use perilune_weights::{SafetensorsDir, WeightSource, WeightsError, expected_tensors};
 
@@ -138,7 +138,8 @@ fn read_back(renderer: &ChatRenderer, conversation: &Conversation) {
     assert_eq!(read.content, last.content.concat());
     assert_eq!(read.tool_calls.len(), last.tool_calls.len());
     for (found, said) in read.tool_calls.iter().zip(&last.tool_calls) {
-        assert_eq!(found.name, said.name);
+        assert_eq!((&found.name, &found.arguments), (&said.name, &said.arguments.to_json()));
+        assert!(found.ended);
     }
 }
 
@@ -178,6 +179,20 @@ pub fn output(data: &[u8]) {
     message.apply(parser.finish());
     assert!(parser.num_reasoning_tokens() <= num_tokens);
     assert!(stops.iter().all(|stop| !message.content.contains(stop.as_str())), "a stop string was delivered");
+    let cut = message.tool_calls.iter().position(|call| !call.ended);
+    assert!(cut.is_none_or(|cut| cut + 1 == message.tool_calls.len()), "only the last call may be cut off");
+    message.tool_calls.iter().for_each(complete_arguments_are_json);
+}
+
+/// Numbers and depths that JSON allows and this reader does not are let off.
+fn complete_arguments_are_json(call: &ParsedToolCall) {
+    if !call.ended || call.form == ArgumentsForm::Raw {
+        return;
+    }
+    if let Err(error) = serde_json::from_str::<serde_json::Value>(&call.arguments) {
+        let error = error.to_string();
+        assert!(error.contains("recursion limit") || error.contains("number out of range"), "{error}: {call:?}");
+    }
 }
 
 /// A control token, a piece of markup's text, or text.
@@ -188,10 +203,10 @@ fn answer_tokens(tokenizer: &Tokenizer, bytes: &mut Bytes<'_>) -> Vec<TokenId> {
         "tools",
         "call",
         "argument",
-        " name=\"",
-        " key=\"",
+        " tool=\"f\"",
+        " key=\"k\"",
         " type=\"string\"",
-        "\"",
+        "json",
         " type=\"object\"",
         "message",
         "{\"a\":1}",

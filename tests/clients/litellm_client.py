@@ -4,6 +4,10 @@
 """
 
 import json
+import os
+
+# Prices of models come with the package: nothing is fetched.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import litellm
 

@@ -26,7 +26,7 @@ QUICK = [
     "schemathesis_run.py",
 ]
 # Scripts that are told something else than the server.
-ARGUMENTS = {"schemathesis_run.py": ["--seconds", "15", "--seed", "1"]}
+ARGUMENTS = {"schemathesis_run.py": ["--seconds", "45", "--seed", "1"]}
 # Script, and the requirements it has to itself.
 OWN = {
     "schemathesis_run.py": "schemathesis",

@@ -3,8 +3,8 @@
     pip install -r tests/clients/requirements-schemathesis.txt
     cargo build --release && python tests/clients/schemathesis_run.py [--seconds 60] [--seed N] [BASE_URL]
 
-Without BASE_URL against the release binary with the demo and a short context, so that no request takes long. The seconds
-are those of its search, which comes after the cases that it derives from the document; the long setting is 1200. Failures are printed with the request that causes them.
+Without BASE_URL against the release binary with the demo and a short context, so that no request takes long. The long
+setting is --seconds 1200. Failures are printed with the request that causes them.
 """
 
 import argparse
