@@ -93,10 +93,9 @@ fn last_comma(text: &str) -> usize {
     last
 }
 
-/// Text that is no object stays readable; none at all is an empty one.
+/// Text that is no object stays readable.
 fn object(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
-        _ if arguments.is_empty() => json!({}),
         Ok(Value::Object(map)) => Value::Object(map),
         Ok(other) => json!({"value": other}),
         Err(_) => json!({"text": arguments}),

@@ -254,14 +254,15 @@ fn an_answer_survives_rendering_and_parsing() {
         let parsed = sum(deltas(&k3, answer, &options(prompt.start, &[])));
         prop_assert_eq!(parsed.reasoning, reasoning);
         prop_assert_eq!(parsed.content, content);
-        let form = |call: &ToolCall| match call.arguments {
-            Arguments::Raw(ref text) if !text.is_empty() => ArgumentsForm::Raw,
-            // nothing says what an empty string is
-            Arguments::Raw(_) | Arguments::Typed(_) => ArgumentsForm::Typed,
+        let said = |call: &ToolCall| match &call.arguments {
+            // an empty text is no arguments
+            Arguments::Raw(text) if text.is_empty() => (ArgumentsForm::Typed, "{}".to_owned()),
+            Arguments::Raw(text) => (ArgumentsForm::Raw, text.clone()),
+            Arguments::Typed(_) => (ArgumentsForm::Typed, call.arguments.to_json()),
         };
-        let expected = calls.iter().enumerate().map(|(index, call)| ParsedToolCall {
-            form: form(call),
-            ..complete(index, &call.name, &call.arguments.to_json())
+        let expected = calls.iter().enumerate().map(|(index, call)| {
+            let (form, arguments) = said(call);
+            ParsedToolCall { form, ..complete(index, &call.name, &arguments) }
         });
         prop_assert_eq!(parsed.tool_calls, expected.collect::<Vec<_>>());
     });

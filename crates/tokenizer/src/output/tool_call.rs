@@ -89,7 +89,7 @@ impl ParsedToolCall {
 /// A call that has begun. Its functions give what they add.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OpenCall {
-    /// `None` until the first argument.
+    /// `None` until something of an argument has come.
     form: Option<ArgumentsForm>,
     /// Of the elements so far.
     keys: BTreeSet<String>,
@@ -127,14 +127,24 @@ impl OpenCall {
             None => Current::Raw(Utf8Stream::default()),
             Some(_) => Current::Nothing,
         };
-        self.form = self.form.or(Some(ArgumentsForm::Raw));
+    }
+
+    /// Raw arguments without any text are none.
+    fn raw(&mut self, text: String) -> String {
+        if !text.is_empty() {
+            self.form = Some(ArgumentsForm::Raw);
+        }
+        text
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) -> Option<CallStep> {
         let text = match &mut self.current {
             Current::Nothing => return None,
             Current::Text(decoder) => escaped(&decoder.push(bytes)),
-            Current::Raw(decoder) => decoder.push(bytes),
+            Current::Raw(decoder) => {
+                let text = decoder.push(bytes);
+                self.raw(text)
+            }
             Current::Value(value) => {
                 value.extend_from_slice(bytes);
                 return None;
@@ -147,7 +157,7 @@ impl OpenCall {
         let text = match std::mem::take(&mut self.current) {
             Current::Nothing => return None,
             Current::Text(mut decoder) => format!("{}\"", escaped(&decoder.finish())),
-            Current::Raw(mut decoder) => decoder.finish(),
+            Current::Raw(mut decoder) => self.raw(decoder.finish()),
             Current::Value(bytes) => value(&String::from_utf8_lossy(&bytes)),
         };
         self.step(text)
@@ -285,6 +295,8 @@ mod tests {
         assert_eq!(call(&[("a", "number", "1"), ("b", "number", "2"), ("a", "string", "3")]), r#"{"a": 1, "b": 2}"#);
         assert_eq!(call(&[("a", "number", "1"), ("", "raw", "x"), ("b", "null", "null")]), r#"{"a": 1, "b": null}"#);
         assert_eq!(call(&[("", "raw", "x"), ("a", "number", "1"), ("", "raw", "y")]), "x");
+        assert_eq!(call(&[("", "raw", ""), ("a", "number", "1")]), r#"{"a": 1}"#);
+        assert_eq!(call(&[("", "raw", "")]), "{}");
     }
 
     #[test]
