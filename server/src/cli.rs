@@ -314,7 +314,7 @@ pub struct SimulateArgs {
     /// Memory for states and latents.
     #[arg(long, value_name = "GIB", default_value_t = 32.0, value_parser = amount)]
     pub memory_gib: f64,
-    /// Host memory for what is evicted.
+    /// Host memory for what is evicted under the first policy; the second has none.
     #[arg(long, value_name = "GIB", default_value_t = 0.0, value_parser = amount)]
     pub host_gib: f64,
     /// Ranks over which states are split by heads; latents are on all of them.

@@ -89,8 +89,9 @@ impl ReadyChat {
     /// The request for the engine, with what its choices become.
     pub(crate) fn prepared<A>(self, answer: impl FnOnce(Voice) -> A) -> Prepared<A> {
         let ReadyChat { admission, voice, prompt, params, limit, n, stream, cache_salt, grammar } = self;
-        let RenderedPrompt { tokens, usage_tokens, message_ends: turn_ends, .. } = prompt;
-        let prompts = vec![PreparedPrompt { tokens, usage_tokens, turn_ends }];
+        let save_at = prompt.save_at();
+        let RenderedPrompt { tokens, usage_tokens, .. } = prompt;
+        let prompts = vec![PreparedPrompt { tokens, usage_tokens, save_at }];
         Prepared { admission, prompts, cache_salt, grammar, rid: None, n, params, limit, stream, answer: answer(voice) }
     }
 

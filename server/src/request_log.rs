@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use perilune_tensor::TokenId;
 use serde_json::json;
@@ -21,7 +21,6 @@ pub struct RequestLog(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     file: Mutex<File>,
-    begin: Instant,
 }
 
 impl PartialEq for RequestLog {
@@ -49,14 +48,15 @@ impl RequestLog {
             value: path.display().to_string(),
             rule: error.to_string(),
         })?;
-        Ok(RequestLog(Arc::new(Inner { file: Mutex::new(file), begin: Instant::now() })))
+        Ok(RequestLog(Arc::new(Inner { file: Mutex::new(file) })))
     }
 
     /// A request that has just been taken, under its `cache_salt`; it is written when the entry is dropped.
-    pub(crate) fn entry(&self, (prompt, turn_ends): (&[TokenId], &[usize]), salt: Option<&str>) -> LogEntry {
-        let timestamp_ms = self.0.begin.elapsed().as_millis() as u64;
-        let (prompt, turn_ends) = (prompt.to_vec(), turn_ends.to_vec());
-        LogEntry { log: self.clone(), timestamp_ms, prompt, turn_ends, salt: salt.map(fingerprint), output: Vec::new() }
+    pub(crate) fn entry(&self, (prompt, save_at): (&[TokenId], &[usize]), salt: Option<&str>) -> LogEntry {
+        // Of the world's clock, as the file may hold what several processes wrote.
+        let timestamp_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_millis() as u64);
+        let (prompt, save_at) = (prompt.to_vec(), save_at.to_vec());
+        LogEntry { log: self.clone(), timestamp_ms, prompt, save_at, salt: salt.map(fingerprint), output: Vec::new() }
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct LogEntry {
     log: RequestLog,
     timestamp_ms: u64,
     prompt: Vec<TokenId>,
-    turn_ends: Vec<usize>,
+    save_at: Vec<usize>,
     salt: Option<String>,
     output: Vec<TokenId>,
 }
@@ -88,7 +88,7 @@ impl Drop for LogEntry {
         let ids = |tokens: &[TokenId]| tokens.iter().map(|token| token.0).collect::<Vec<u32>>();
         let mut line = json!({
             "timestamp": self.timestamp_ms, "tokens": ids(&self.prompt), "output": ids(&self.output),
-            "checkpoints": self.turn_ends,
+            "checkpoints": self.save_at,
         });
         if let Some(salt) = self.salt.take() {
             line["salt"] = json!(salt);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
-    EngineState, Identity, Prefixes, StateFormat, TokenEvent,
+    EngineState, GenerateRequest, Identity, Prefixes, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
 use perilune_tests::{Tiny, all_events, demo_room, demo_runner, drawn_request as request, text};
@@ -168,6 +168,32 @@ fn another_models_files_are_a_miss_and_are_removed() {
     assert!(other.found.records.is_empty() && records(dir.path()).is_empty());
     let engine = Engine::start_with_disk(MODEL.runner(&config), config, other).unwrap();
     assert_eq!(run(&engine, &text(5, 101), 1).1, 0);
+    stop(&engine);
+}
+
+#[test]
+fn tenants_meet_on_disk_no_more_than_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompt = text(6, 100);
+    let cached = |engine: &EngineHandle, salt: Option<&str>, more: u32| {
+        let longer = [&prompt[..], &text(7 + more, 3)].concat();
+        let request = GenerateRequest { cache_salt: salt.map(str::to_owned), ..request(&longer, 1) };
+        let events = all_events(engine.submit(request).unwrap());
+        let Some(TokenEvent::Finished { usage, .. }) = events.last() else { panic!("{events:?}") };
+        usage.cached_tokens
+    };
+    let salts = [Some("a"), None];
+    for (i, salt) in salts.into_iter().enumerate() {
+        // Another process for each, so that all they could share is on disk.
+        let engine = engine(dir.path(), (100, 8));
+        assert_eq!(cached(&engine, salt, 0), 0, "{salt:?} after {i} others");
+        stop(&engine);
+    }
+    let engine = engine(dir.path(), (100, 8));
+    assert_eq!(cached(&engine, Some("b"), 1), 0);
+    for salt in salts {
+        assert!(cached(&engine, salt, 0) >= prompt.len(), "{salt:?} has its own");
+    }
     stop(&engine);
 }
 

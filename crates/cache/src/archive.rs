@@ -23,11 +23,11 @@ pub struct DiskRead {
 }
 
 impl CacheManager {
-    /// Adds a disk tier that holds `found` already; no record is numbered up to `highest` again.
-    pub fn attach_disk(&mut self, config: DiskConfig, (found, highest): (Vec<Record>, RecordId)) {
+    /// Adds a disk tier that holds `found` already.
+    pub fn attach_disk(&mut self, config: DiskConfig, found: Vec<Record>) {
         let kept = ArenaShape { slot_len: self.kept_slot_len, ..self.arena.shape() };
         let mut disk = DiskIndex::new(config, (kept, self.block_size));
-        disk.take_over(found, highest);
+        disk.take_over(found);
         self.disk = Some(disk);
     }
 

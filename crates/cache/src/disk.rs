@@ -143,10 +143,8 @@ impl DiskIndex {
         self.by_id.get(&id).and_then(|place| self.entry(*place).record.as_ref())
     }
 
-    /// Takes over what was found on disk; what does not belong to a whole prefix, or does not fit, is removed. No number up
-    /// to `highest` is used again.
-    pub(crate) fn take_over(&mut self, mut found: Vec<Record>, highest: RecordId) {
-        self.next = highest.0;
+    /// Takes over what was found on disk; what does not belong to a whole prefix, or does not fit, is removed.
+    pub(crate) fn take_over(&mut self, mut found: Vec<Record>) {
         // Whatever is continued was numbered before what continues it.
         found.sort_by_key(|record| record.id);
         for record in found {
@@ -283,8 +281,7 @@ impl DiskIndex {
         let pieces = pieces.map(|tokens| (RecordKind::Block, tokens));
         let tail = (!tail_known).then_some((RecordKind::Tail, tail));
         for (kind, tokens) in pieces.chain(tail).chain([(RecordKind::State, &[][..])]) {
-            self.next += 1;
-            let id = RecordId(self.next);
+            let id = self.free_id();
             let parent = self.entry(at).record.as_ref().map(|record| record.id);
             let starts = if kind == RecordKind::State { wanted.starts } else { 0 };
             let record = Record { id, kind, parent, key: wanted.key.clone(), tokens: tokens.into(), starts };
@@ -292,6 +289,16 @@ impl DiskIndex {
             booked.push(id);
         }
         Ok(Some(booked))
+    }
+
+    /// A number that no record has.
+    fn free_id(&mut self) -> RecordId {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            if !self.by_id.contains_key(&RecordId(self.next)) {
+                return RecordId(self.next);
+            }
+        }
     }
 
     /// A record that was booked is on disk.

@@ -16,7 +16,7 @@ fn random_sequences_find_what_is_theirs() {
     let (mut hits, mut demotions, mut moves) = (0, 0, 0);
     for (len, host_len) in [(40, 0), (40, 60), (75, 20), (200, 0), (200, 300), (23, 9)] {
         let mut world = World::new(config(len, host_len));
-        for _ in 0..60_000 {
+        for _ in 0..170_000 {
             let (some, count) = (random.below(world.running.len().max(1)), 1 + random.below(9));
             match random.below(12) {
                 0..3 if world.running.len() < 4 => {

@@ -17,6 +17,8 @@ use crate::{DiskError, Identity};
 const SUFFIX: &str = "record";
 const PARTIAL: &str = "partial";
 const LOCK: &str = "lock";
+/// Numbers end here: no process writes so many records, and whoever counts on from a higher one might come round.
+const MAX_ID: RecordId = RecordId(1 << 62);
 
 /// A directory of records that this process alone uses.
 #[derive(Debug)]
@@ -34,8 +36,6 @@ pub struct DiskStore {
 pub struct Found {
     /// Whole records of this identity, as far as their heads say.
     pub records: Vec<Record>,
-    /// The highest number that any file has.
-    pub highest: RecordId,
     /// Files that were removed: torn, changed, or of another identity.
     pub removed: usize,
 }
@@ -63,9 +63,12 @@ impl DiskStore {
     /// Writes a record.
     ///
     /// # Errors
-    /// `Io`; `NotWhole` where the record that it continues is not here.
+    /// `Io`; `NotWhole` where the record that it continues is not here, or another one has its number.
     pub fn write(&mut self, record: &Record, unit: &[u8]) -> Result<(), DiskError> {
         let path = self.path(record.id);
+        if self.chains.contains_key(&record.id) {
+            return Err(DiskError::NotWhole { path, what: "another record has its number" });
+        }
         let parent_chain = self.parent_chain(record);
         let parent_chain =
             parent_chain.ok_or_else(|| DiskError::NotWhole { path: path.clone(), what: "its parent is not here" })?;
@@ -138,7 +141,6 @@ impl DiskStore {
         for entry in std::fs::read_dir(&self.dir).map_err(DiskError::io(&self.dir))? {
             let path = entry.map_err(DiskError::io(&self.dir))?.path();
             let Some((id, suffix)) = name_of(&path) else { continue };
-            found.highest = found.highest.max(id);
             let head = if suffix == SUFFIX { self.usable_head(&path, id) } else { None };
             match head {
                 Some(head) => heads.push(head),
@@ -170,11 +172,11 @@ impl DiskStore {
             return None;
         }
         let (_, head) = read_head(path).ok()?;
-        (head.identity == self.identity && head.record.id == id).then_some(head)
+        (head.identity == self.identity && head.record.id == id && id <= MAX_ID).then_some(head)
     }
 
     fn path(&self, id: RecordId) -> PathBuf {
-        self.dir.join(format!("{:016x}.{SUFFIX}", id.0))
+        self.dir.join(format!("{}.{SUFFIX}", stem_of(id)))
     }
 }
 
@@ -217,10 +219,16 @@ fn read_head(path: &Path) -> Result<(File, Head), DiskError> {
     Ok((file, head))
 }
 
+/// The name of a record's file without its ending.
+fn stem_of(id: RecordId) -> String {
+    format!("{:016x}", id.0)
+}
+
 /// Number and ending of a file of ours.
 fn name_of(path: &Path) -> Option<(RecordId, &str)> {
     let (stem, suffix) = path.file_name()?.to_str()?.split_once('.')?;
-    let ours = stem.len() == 16 && (suffix == SUFFIX || suffix == PARTIAL);
-    let id = ours.then(|| u64::from_str_radix(stem, 16).ok()).flatten()?;
-    Some((RecordId(id), suffix))
+    let ours = suffix == SUFFIX || suffix == PARTIAL;
+    let id = RecordId(u64::from_str_radix(stem, 16).ok().filter(|_| ours)?);
+    // Other spellings of the number are not ours.
+    (stem == stem_of(id)).then_some((id, suffix))
 }

@@ -47,7 +47,7 @@ fn what_was_written_is_there_after_a_restart() {
     let (mut store, found) = DiskStore::open(dir.path(), ME).unwrap();
     let records: Vec<&Record> = all.iter().map(|(record, _)| record).collect();
     assert_eq!(found.records.iter().collect::<Vec<_>>(), records);
-    assert_eq!((found.highest, found.removed), (RecordId(9), 1));
+    assert_eq!(found.removed, 1);
     for (record, unit) in &all {
         assert_eq!(&store.read(record.id).unwrap(), unit);
     }
@@ -157,12 +157,14 @@ fn records_of_another_model_are_removed_and_numbers_do_not_mislead() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path());
     let (mut store, found) = DiskStore::open(dir.path(), Identity([8; 32])).unwrap();
-    assert_eq!((found.records.len(), found.removed, found.highest), (0, 4, RecordId(4)));
+    assert_eq!((found.records.len(), found.removed), (0, 4));
     // The number of a parent that is gone, under another one: what continued the old one does not continue this.
     let mut first = record(1, RecordKind::Block, 0);
     store.write(&first, b"one").unwrap();
     store.write(&record(2, RecordKind::State, 1), b"state").unwrap();
     first.tokens[0] = TokenId(9999);
+    assert!(store.write(&first, b"another").is_err(), "nothing is written over what is there");
+    store.remove(RecordId(1));
     store.write(&first, b"another").unwrap();
     drop(store);
     let (_, found) = DiskStore::open(dir.path(), Identity([8; 32])).unwrap();
@@ -240,4 +242,30 @@ fn a_pipe_that_nobody_fills_does_not_hold_the_start_up() {
     assert_eq!(found.records.len(), 1);
     assert!(!path.exists());
     assert_eq!(store.read(RecordId(1)).unwrap(), all[0].1);
+}
+
+#[test]
+fn names_that_nobody_gave_are_no_records_and_no_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = written(dir.path());
+    let ours = ["ffffffffffffffff.record", "fffffffffffffffe.partial", "0123456789abcdef.record"];
+    let others = ["FFFFFFFFFFFFFFFE.record", "+000000000000004.record", "4.record", "0000000000000004.record.old"];
+    for name in ours.iter().chain(&others) {
+        std::fs::write(dir.path().join(name), "x").unwrap();
+    }
+    // A whole record whose number is the highest there is.
+    let last = record(u64::MAX, RecordKind::Block, 0);
+    {
+        let other = tempfile::tempdir().unwrap();
+        let (mut store, _) = DiskStore::open(other.path(), ME).unwrap();
+        store.write(&last, b"whole").unwrap();
+        std::fs::copy(file(other.path(), u64::MAX), file(dir.path(), u64::MAX)).unwrap();
+    }
+    let (mut store, found) = DiskStore::open(dir.path(), ME).unwrap();
+    assert_eq!((found.records.len(), found.removed), (4, 3));
+    for (record, unit) in &all {
+        assert_eq!(&store.read(record.id).unwrap(), unit);
+    }
+    assert!(ours.iter().all(|name| !dir.path().join(name).exists()));
+    assert!(others.iter().all(|name| dir.path().join(name).exists()), "other spellings are not ours");
 }

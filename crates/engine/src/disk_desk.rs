@@ -34,7 +34,7 @@ pub(crate) struct DiskDesk {
 pub(crate) struct OpenDesk {
     pub(crate) desk: DiskDesk,
     pub(crate) config: DiskConfig,
-    pub(crate) found: (Vec<Record>, RecordId),
+    pub(crate) found: Vec<Record>,
 }
 
 /// A request that waits for a read.

@@ -65,12 +65,8 @@ impl DiskTier {
             let _ = send.send(event);
         };
         let thread = DiskThread::start(self.store, report).map_err(|error| EngineError::Disk(error.to_string()))?;
-        let Found { records, highest, removed } = self.found;
+        let Found { records, removed } = self.found;
         tracing::info!(records = records.len(), removed, "disk cache opened");
-        Ok(OpenDesk {
-            desk: DiskDesk::new(thread, events, self.patience),
-            config: self.config,
-            found: (records, highest),
-        })
+        Ok(OpenDesk { desk: DiskDesk::new(thread, events, self.patience), config: self.config, found: records })
     }
 }

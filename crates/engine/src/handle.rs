@@ -24,8 +24,8 @@ pub struct GenerateRequest {
     pub params: SamplingParams,
     /// Requests share stored prefixes only where this agrees.
     pub cache_salt: Option<String>,
-    /// Positions in the prompt at which later requests are likely to part from it (ends of turns), rising: states are
-    /// saved there.
+    /// Positions in the prompt at which later requests are likely to part from it, the best first: states are saved there.
+    /// No more than four count.
     pub checkpoint_hints: Vec<usize>,
     /// What its output must be; `None` for anything.
     pub grammar: Option<SharedGrammar>,

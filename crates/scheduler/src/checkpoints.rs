@@ -1,5 +1,8 @@
 //! Where a sequence's state is worth saving: planned from what is known, not at a blind interval.
 
+/// Places named by a request that are looked at: a state is as large as thousands of tokens.
+const MAX_HINTS: usize = 4;
+
 /// When states are saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointRules {
@@ -20,7 +23,8 @@ pub struct PlannedPositions {
 /// What is known of a sequence when it starts.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// Places that its author named: ends of turns, of tool declarations, of the system prompt. Rising.
+    /// Places that its author named, the best first: the end of the system prompt, of a tool declaration, of the last turn.
+    /// No more than four count.
     pub hints: &'a [usize],
     /// Tokens that it has already.
     pub cached: usize,
@@ -38,17 +42,15 @@ impl CheckpointRules {
 }
 
 impl PlannedPositions {
-    /// Forks come first, as somebody else has been there; then the end of the last turn and that of the first, which is
-    /// what conversations share; then the end of the prompt. Turns between them have been passed by: whoever comes back
-    /// comes back to the end.
+    /// Forks come first, as somebody else has been there; then the hints in their order, and the end of the prompt.
     pub(crate) fn new(rules: CheckpointRules, known: Known<'_>) -> Self {
         let Known { hints, cached, fork, prompt_len } = known;
         // One token of a prompt is always computed, so a state after all of them would never be used.
         let last = prompt_len.saturating_sub(1);
         let mut fixed: Vec<usize> = Vec::new();
         let within = |position: &usize| (cached + 1..=last).contains(position);
-        let ends = hints.iter().rev().take(1).chain(hints.iter().take(1)).copied();
-        let candidates = [fork].into_iter().chain(ends).chain([last]);
+        let hints = hints.iter().take(MAX_HINTS).copied();
+        let candidates = [fork].into_iter().chain(hints).chain([last]);
         for position in candidates.filter(within) {
             let near = |other: usize| position.abs_diff(other) < rules.least_gap;
             if !near(cached) && !fixed.iter().any(|other| near(*other)) {
@@ -95,11 +97,18 @@ mod tests {
 
     #[test]
     fn ends_of_turns_and_of_the_prompt() {
-        let known = Known { hints: &[100, 300, 495], cached: 0, fork: 0, prompt_len: 500 };
+        let known = Known { hints: &[100, 495], cached: 0, fork: 0, prompt_len: 500 };
         assert_eq!(positions(RULES, known), [100, 495], "the end of the prompt is next to the end of a turn");
         assert_eq!(positions(RULES, Known { prompt_len: 600, ..known }), [100, 495, 599]);
-        assert_eq!(positions(RULES, Known { cached: 300, ..known }), [495], "what is cached is not saved again");
-        assert_eq!(positions(RULES, Known { cached: 290, ..known }), [495]);
+        assert_eq!(positions(RULES, Known { cached: 100, ..known }), [495], "what is cached is not saved again");
+        assert_eq!(positions(RULES, Known { cached: 90, ..known }), [495]);
+        assert_eq!(
+            positions(RULES, Known { hints: &[490, 500, 120], ..known }),
+            [120, 490],
+            "the better of two near ones"
+        );
+        let many = [50, 100, 150, 200, 250];
+        assert_eq!(positions(RULES, Known { hints: &many, ..known }), [50, 100, 150, 200, 499], "states are large");
         assert_eq!(positions(RULES, Known { hints: &[], prompt_len: 10, ..known }), [0; 0], "too short to be worth it");
         assert_eq!(
             positions(RULES, Known { hints: &[500, 900], ..known }),
@@ -110,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_fork_wins_over_what_is_near() {
-        let known = Known { hints: &[100, 300], cached: 0, fork: 110, prompt_len: 500 };
+        let known = Known { hints: &[300, 100], cached: 0, fork: 110, prompt_len: 500 };
         assert_eq!(positions(RULES, known), [110, 300, 499]);
     }
 

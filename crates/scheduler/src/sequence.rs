@@ -22,7 +22,7 @@ pub struct SequenceRequest {
     pub seed: u64,
     /// Whom it shares prefixes with.
     pub key: CacheKey,
-    /// Positions in the prompt at which later requests are likely to part from it, rising.
+    /// Positions in the prompt at which later requests are likely to part from it, the best first.
     pub checkpoint_hints: Vec<usize>,
 }
 

@@ -79,7 +79,7 @@ impl Answer for TextAnswer {
         let prompt = |prompt: &PromptText| PreparedPrompt {
             tokens: prompt.ids.clone(),
             usage_tokens: prompt.ids.len(),
-            turn_ends: Vec::new(),
+            save_at: Vec::new(),
         };
         let prompts = reply.prompts.iter().map(prompt).collect();
         let (n, stream) = (reply.n, app.settings.profile.stream(request.stream));

@@ -89,7 +89,7 @@ pub(crate) struct PreparedPrompt {
     /// How many of them count as the prompt's: a chat's generation opener does not.
     pub usage_tokens: usize,
     /// Where its turns end, rising: places at which later prompts may part from it.
-    pub turn_ends: Vec<usize>,
+    pub save_at: Vec<usize>,
 }
 
 /// Answers a request.
@@ -179,7 +179,7 @@ impl<A: Answer> Prepared<A> {
         let submitted = Instant::now();
         let stream = engine.submit(GenerateRequest {
             cache_salt: self.cache_salt.clone(),
-            checkpoint_hints: prompt.turn_ends.clone(),
+            checkpoint_hints: prompt.save_at.clone(),
             grammar: self.grammar.clone(),
             ..GenerateRequest::new(prompt.tokens.clone(), params)
         });
@@ -194,7 +194,7 @@ impl<A: Answer> Prepared<A> {
                 .settings
                 .request_log
                 .as_ref()
-                .map(|log| log.entry((&prompt.tokens, &prompt.turn_ends), self.cache_salt.as_deref())),
+                .map(|log| log.entry((&prompt.tokens, &prompt.save_at), self.cache_salt.as_deref())),
         };
         Ok(Generation::new(app.clone(), stream, choice))
     }

@@ -62,7 +62,7 @@ impl Answer for NativeAnswer {
             alternatives: request.logprobs.is_some_and(|count| count > 0),
         };
         let prompt =
-            |ids: &Vec<_>| PreparedPrompt { tokens: ids.clone(), usage_tokens: ids.len(), turn_ends: Vec::new() };
+            |ids: &Vec<_>| PreparedPrompt { tokens: ids.clone(), usage_tokens: ids.len(), save_at: Vec::new() };
         let prompts = reply.prompts.iter().map(prompt).collect();
         let (n, stream, rid) = (reply.n, request.stream, request.rid);
         let answer = NativeAnswer { reply, specials, stops };

@@ -120,9 +120,10 @@ fn put_together(pieces: &[(u64, usize)], answer: (u64, usize)) -> Request {
     let mut request = Request::default();
     for (id, len) in pieces {
         request.tokens.extend((0..*len).map(|i| stand_in(*id, i)));
-        request.turn_ends.push(request.tokens.len());
     }
     request.prompt_len = request.tokens.len();
+    // The first piece is what others share.
+    request.save_at = vec![pieces.first().map_or(0, |(_, len)| *len), request.prompt_len];
     request.tokens.extend((0..answer.1).map(|i| stand_in(answer.0, i)));
     request
 }
@@ -137,7 +138,7 @@ mod tests {
             let (a, b) = (generate(kind, 300, 3), generate(kind, 300, 3));
             assert!(a.iter().zip(&b).all(|(a, b)| a.tokens == b.tokens), "{kind:?}");
             assert!(generate(kind, 300, 4).iter().zip(&a).any(|(a, b)| a.tokens != b.tokens), "{kind:?}");
-            assert!(a.iter().all(|r| r.turn_ends.last() == Some(&r.prompt_len) && r.tokens.len() > r.prompt_len));
+            assert!(a.iter().all(|r| r.save_at.last() == Some(&r.prompt_len) && r.tokens.len() > r.prompt_len));
             let alike = a.iter().skip(1).filter(|r| r.tokens[..500] == a[0].tokens[..500]).count();
             assert!(alike > 0, "{kind:?}: nothing begins alike");
         }

@@ -81,7 +81,7 @@ fn start<'r>(
     let mut opened = cache.open(lookup).ok()?;
     cache.grow(&mut opened.cache, request.tokens.len()).ok()?;
     let places = rules.places(KnownPlaces {
-        hints: &request.turn_ends,
+        hints: &request.save_at,
         cached: opened.cached,
         fork: found.agreeing,
         prompt_len: request.prompt_len,

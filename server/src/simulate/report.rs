@@ -15,7 +15,7 @@ pub(super) struct Row {
 pub(super) fn table(rows: &[Row], sizes: Sizes) -> String {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let mut text = format!(
-        "memory {:.0} MiB, host {:.0} MiB; a state {:.1} MiB, a block of {} tokens {:.2} MiB; {} requests at once\n",
+        "memory {:.0} MiB, host {:.0} MiB (first policy); a state {:.1} MiB, a block of {} tokens {:.2} MiB; {} requests at once\n",
         mib(sizes.memory),
         mib(sizes.host),
         mib(sizes.slot),

@@ -2,8 +2,9 @@
 //!
 //! Two forms are read. The published Mooncake form has `timestamp` (ms), `input_length`, `output_length` and `hash_ids`,
 //! one id per 512 tokens of the prompt: equal ids stand for equal tokens. Our own form, which `serve --request-log` writes,
-//! has a `timestamp`, the `tokens` themselves, the `output` tokens, `checkpoints`, the positions at which turns end, and
-//! `salt`, a name for what keeps the request's prefixes apart from those of others, absent where nothing does.
+//! has a `timestamp`, the `tokens` themselves, the `output` tokens, `checkpoints`, the positions at which states are worth
+//! saving, the best first, and `salt`, a name for what keeps the request's prefixes apart from those of others, absent
+//! where nothing does.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,14 +19,17 @@ use crate::error::ServerError;
 /// Tokens that a hash id of the Mooncake form stands for.
 const HASHED: usize = 512;
 
+/// Tokens of an answer at most: far beyond any context, and no line of a file claims all memory.
+const MAX_OUTPUT: usize = 1 << 24;
+
 /// A request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Request {
     /// Prompt, then answer.
     pub(super) tokens: Vec<TokenId>,
     pub(super) prompt_len: usize,
-    /// Positions in the prompt at which turns end, rising.
-    pub(super) turn_ends: Vec<usize>,
+    /// Positions in the prompt at which states are worth saving, the best first.
+    pub(super) save_at: Vec<usize>,
     /// When it arrived, ms.
     pub(super) timestamp: u64,
     /// Only requests of the same salt share.
@@ -99,7 +103,7 @@ fn of_tokens(line: Tokens) -> Result<Request, String> {
     Ok(Request {
         tokens,
         prompt_len,
-        turn_ends: line.checkpoints,
+        save_at: line.checkpoints,
         timestamp: line.timestamp,
         salt: line.salt.map(Arc::from),
     })
@@ -110,6 +114,9 @@ fn of_hashes(line: Mooncake, number: u64) -> Result<Request, String> {
     if input_length == 0 || hash_ids.len() < input_length.div_ceil(HASHED) {
         let wanted = input_length.div_ceil(HASHED).max(1);
         return Err(format!("{} `hash_ids` for {input_length} tokens, not {wanted}", hash_ids.len()));
+    }
+    if output_length > MAX_OUTPUT {
+        return Err(format!("`output_length` is {output_length}, above {MAX_OUTPUT}"));
     }
     let prompt = (0..input_length).map(|i| stand_in(hash_ids[i / HASHED], i % HASHED));
     // Nothing is known of answers; no two are alike.
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn both_forms() {
         let ours = parse(r#"{"tokens": [1, 2, 3], "output": [4], "checkpoints": [2]}"#).unwrap();
-        assert_eq!((ours.tokens.len(), ours.prompt_len, ours.turn_ends, ours.salt), (4, 3, vec![2], None));
+        assert_eq!((ours.tokens.len(), ours.prompt_len, ours.save_at, ours.salt), (4, 3, vec![2], None));
         assert_eq!(parse(r#"{"tokens": [1], "salt": "a"}"#).unwrap().salt.as_deref(), Some("a"));
         let line = r#"{"timestamp": 5, "input_length": 600, "output_length": 7, "hash_ids": [3, 9]}"#;
         let theirs = parse(line).unwrap();
@@ -163,5 +170,7 @@ mod tests {
         assert_eq!(parse(r#"{"input_length": 600}"#).unwrap_err(), "neither `tokens` nor `hash_ids`");
         assert!(parse(r#"{"tokens": ["a"]}"#).unwrap_err().contains("expected u32"));
         assert!(parse("{").is_err());
+        let endless = r#"{"input_length": 1, "output_length": 9000000000000000000, "hash_ids": [1]}"#;
+        assert!(parse(endless).unwrap_err().contains("output_length"));
     }
 }

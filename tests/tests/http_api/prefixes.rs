@@ -31,7 +31,7 @@ fn a_long_prompt_with_two_endings() {
         (whole_choices(&answer), cached(&answer), answer["usage"]["prompt_tokens"].as_u64().unwrap())
     };
     for (ending, least) in
-        [("How many are left?", 0), ("What is 7 + 5?", 0), ("How many are left?", 1000), ("And?", 1000)]
+        [("How many are left?", 0), ("What is 7 + 5?", 1000), ("How many are left?", 1000), ("And?", 1000)]
     {
         let (choices, cached, prompt_tokens) = ask(server.addr, ending);
         let (expected, none, _) = ask(cold.addr, ending);
@@ -89,6 +89,28 @@ fn a_turn_that_demands_something_of_its_answer_leaves_its_question_to_the_next()
             assert!(cached(&answer) + BLOCK >= shared, "turn {turn}, {demand}: {} of {shared}", cached(&answer));
             shared = plain["count"].as_u64().unwrap();
             messages.push(json!({"role": "assistant", "content": "Seven each."}));
+        }
+    }
+}
+
+#[test]
+fn whoever_has_the_same_instructions_starts_behind_them() {
+    let (server, cold) = servers();
+    let rules = "You are a calm teacher of sums. Show every step, and never round. ".repeat(20);
+    for (thinking, tools) in [("enabled", false), ("disabled", false), ("enabled", true), ("disabled", true)] {
+        for (i, question) in ["7 + 5?", "9 - 2?", "3 * 4?"].into_iter().enumerate() {
+            let rules = format!("{rules} {thinking} {tools}");
+            let messages = json!([{"role": "system", "content": rules}, {"role": "user", "content": question}]);
+            let mut body = json!({"messages": messages, "thinking": {"type": thinking}, "max_tokens": 8,
+                "temperature": 0, "logprobs": true});
+            if tools {
+                let function = json!({"name": "calculate", "parameters": {"type": "object", "properties": {}}});
+                body["tools"] = json!([{"type": "function", "function": function}]);
+            }
+            let answer = post(server.addr, CHAT, &body).ok();
+            assert_eq!(whole_choices(&answer), whole_choices(&post(cold.addr, CHAT, &body).ok()));
+            let lacking = answer["usage"]["prompt_tokens"].as_u64().unwrap() - cached(&answer);
+            assert!(i == 0 || lacking < BLOCK, "{thinking}, tools {tools}, question {i}: {lacking} tokens computed");
         }
     }
 }

@@ -37,7 +37,6 @@ pub(crate) struct World {
     pub(crate) disk: HashMap<RecordId, (Record, Contents)>,
     /// Writes that have not ended.
     pub(crate) writing: Vec<RecordId>,
-    pub(crate) highest: RecordId,
 }
 
 impl World {
@@ -50,7 +49,6 @@ impl World {
             running: Vec::new(),
             disk: HashMap::new(),
             writing: Vec::new(),
-            highest: RecordId(0),
         }
     }
 
@@ -83,7 +81,6 @@ impl World {
                 }
                 CacheOp::Archive { from, to } => {
                     let contents = self.host[&from].clone();
-                    self.highest = self.highest.max(to);
                     // Records that were removed before they were written are not written.
                     if let Some(record) = self.cache.record(to).cloned() {
                         assert_eq!(record.kind == RecordKind::State, matches!(contents, Contents::State(_)));
@@ -121,6 +118,8 @@ impl World {
         let staged = self.cache.adopt(key, prefix, &read);
         let found = self.cache.lookup(key, tokens, tokens.len() - 1).found.cached;
         assert!(staged.is_empty() || found == read.position, "{read:?}");
+        let keys = read.records.iter().map(|id| &self.disk[id].0.key);
+        assert!(keys.into_iter().all(|kept| kept == key), "somebody else's: {read:?}");
         for (record, id) in staged {
             let contents = self.disk[&record].1.clone();
             assert!(self.host.insert(id, contents).is_none());
@@ -141,7 +140,7 @@ impl World {
         self.host.clear();
         self.cache = CacheManager::new(config);
         let found = self.disk.values().map(|(record, _)| record.clone()).collect();
-        self.cache.attach_disk(disk, (found, self.highest));
+        self.cache.attach_disk(disk, found);
         self.perform();
     }
 

@@ -24,11 +24,15 @@ pub(super) fn render(
     }
     for (index, message) in conversation.messages.iter().enumerate() {
         let token = im.role_token(index, message)?;
+        if message.role != Role::System {
+            im.writer.begin_conversation();
+        }
         im.message(token, message.name.as_deref().unwrap_or(message.role.name()), &message.content);
     }
     im.open(tokens.assistant, Role::Assistant.name());
+    let num_leading = im.writer.num_leading();
     let PromptWriter { tokens, message_ends, .. } = im.writer;
-    Ok(RenderedPrompt { usage_tokens: tokens.len(), tokens, message_ends, start: OutputStart::Content })
+    Ok(RenderedPrompt { usage_tokens: tokens.len(), tokens, message_ends, num_leading, start: OutputStart::Content })
 }
 
 fn check(conversation: &Conversation) -> Result<(), TokenizerError> {
@@ -111,7 +115,9 @@ mod tests {
         );
         let end = tokenizer.special_id("<|im_end|>").unwrap();
         assert_eq!(prompt.tokens.iter().filter(|token| **token == end).count(), 5, "the user's own is text");
-        assert_eq!(prompt.message_ends.len(), 5);
+        assert_eq!((prompt.message_ends.len(), prompt.num_leading), (5, 2));
+        let ends = &prompt.message_ends;
+        assert_eq!(prompt.save_at(), [ends[1], ends[4], ends[0]]);
         assert!(prompt.message_ends.iter().all(|at| prompt.tokens[at - 1] == end));
         assert_eq!((prompt.usage_tokens, prompt.start), (prompt.tokens.len(), OutputStart::Content));
     }

@@ -95,11 +95,28 @@ pub struct RenderedPrompt {
     /// declare tools and an effort count, those about the coming answer alone and the opened answer do not. Places at
     /// which a later prompt of this conversation agrees, so that a saved state is useful.
     pub message_ends: Vec<usize>,
+    /// How many of these messages precede the conversation: tool declarations, directives, system messages at its begin.
+    pub num_leading: usize,
     /// Number of prompt tokens to report as usage: `tokens` without the last opener (`<|open|>think<|sep|>` or
     /// `<|open|>response<|sep|>`, 3 tokens), as the vendor's service counts. In the `Im` format, all tokens.
     pub usage_tokens: usize,
     /// The channel in which the answer begins.
     pub start: OutputStart,
+}
+
+impl RenderedPrompt {
+    /// Where a saved state is useful to later prompts, the best place first: where the conversation begins, as others have
+    /// the same system prompt; the end of its last message, where the next turn goes on; the end of the tool declaration.
+    pub fn save_at(&self) -> Vec<usize> {
+        let leading = &self.message_ends[..self.num_leading];
+        let mut places = Vec::new();
+        for place in leading.last().into_iter().chain(self.message_ends.last()).chain(leading.first()) {
+            if !places.contains(place) {
+                places.push(*place);
+            }
+        }
+        places
+    }
 }
 
 /// Renders conversations in the format of one checkpoint.
@@ -129,7 +146,12 @@ impl ChatRenderer {
     /// control token. Errors: `Message` for a message that breaks a rule of its role; in the `Im` format also
     /// `Inexpressible` for what that format lacks. Source: `spec/kimi-k3.md` 5.2 and 5.3.
     pub fn render(&self, conversation: &Conversation) -> Result<RenderedPrompt, TokenizerError> {
-        let writer = PromptWriter { tokenizer: &self.tokenizer, tokens: Vec::new(), message_ends: Vec::new() };
+        let writer = PromptWriter {
+            tokenizer: &self.tokenizer,
+            tokens: Vec::new(),
+            message_ends: Vec::new(),
+            num_leading: None,
+        };
         match self.tokens {
             FormatTokens::Xtml(tokens) => xtml::render(writer, tokens, conversation),
             FormatTokens::Im(tokens) => im::render(writer, tokens, conversation),
@@ -142,6 +164,7 @@ pub(super) struct PromptWriter<'a> {
     tokenizer: &'a Tokenizer,
     pub(super) tokens: Vec<TokenId>,
     pub(super) message_ends: Vec<usize>,
+    num_leading: Option<usize>,
 }
 
 impl PromptWriter<'_> {
@@ -152,6 +175,16 @@ impl PromptWriter<'_> {
     /// One segment of text, tokenised alone.
     pub(super) fn text(&mut self, segment: &str) {
         self.tokenizer.append_text(segment, &mut self.tokens);
+    }
+
+    /// The messages so far precede the conversation, unless that has begun.
+    pub(super) fn begin_conversation(&mut self) {
+        self.num_leading.get_or_insert(self.message_ends.len());
+    }
+
+    /// How many messages precede the conversation.
+    pub(super) fn num_leading(&self) -> usize {
+        self.num_leading.unwrap_or(self.message_ends.len())
     }
 
     pub(super) fn end_message(&mut self) {

@@ -143,6 +143,9 @@ impl Xtml<'_> {
         let mut index = 0;
         while let Some(message) = messages.get(index) {
             check(index, message)?;
+            if message.role != Role::System {
+                self.writer.begin_conversation();
+            }
             let num_results = tool_result::run_length(&messages[index..]);
             if num_results > 0 {
                 let results = &messages[index..index + num_results];
@@ -230,8 +233,9 @@ impl Xtml<'_> {
             Thinking::Off => OutputStart::Content,
         };
         self.open(if start == OutputStart::Reasoning { "think" } else { "response" }, &[]);
+        let num_leading = self.writer.num_leading();
         let PromptWriter { tokens, message_ends, .. } = self.writer;
-        RenderedPrompt { tokens, message_ends, usage_tokens, start }
+        RenderedPrompt { tokens, message_ends, num_leading, usage_tokens, start }
     }
 }
 

@@ -141,6 +141,8 @@ fn everything_has_its_place_in_the_prompt() {
     let ends: Vec<usize> = ends.collect();
     // The next turn has no message about this answer after the user's.
     assert_eq!(prompt.message_ends, ends[..ends.len() - 2]);
+    // Tools, effort and instructions precede the conversation.
+    assert_eq!((prompt.num_leading, prompt.save_at()), (3, vec![ends[2], ends[3], ends[0]]));
 }
 
 #[test]
