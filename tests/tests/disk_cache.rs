@@ -63,6 +63,18 @@ fn stop(engine: &EngineHandle) {
     assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
 }
 
+/// Waits until nothing more is written: what is on its way serves nobody, and a busy machine takes its time.
+fn wait_for_writes(engine: &EngineHandle) {
+    let writes = || engine.stats().prefixes.disk_writes;
+    let (mut before, mut quiet_since) = (writes(), Instant::now());
+    while quiet_since.elapsed() < Duration::from_millis(300) {
+        std::thread::sleep(Duration::from_millis(10));
+        if writes() != before {
+            (before, quiet_since) = (writes(), Instant::now());
+        }
+    }
+}
+
 fn records(dir: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut records: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|e| e == "record")).collect();
@@ -112,6 +124,7 @@ fn what_gives_way_in_memory_goes_to_disk_and_comes_back() {
                 let (events, _) = run(&engine, &longer, 5);
                 assert_eq!(events, run(&cold, &longer, 5).0);
             }
+            wait_for_writes(&engine);
         }
         let stats = engine.stats().prefixes;
         assert!(stats.disk_writes > 5 && stats.disk_restores > 5 && stats.disk_losses == 0, "{stats:?}");
