@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{BoxStream, SelectAll, StreamExt, select_all, unfold};
-use perilune_engine::{FinishReason, TokenEvent, TokenLogprobs, TokenRole, TokenStream, Usage};
+use perilune_engine::{Fault, FinishReason, TokenEvent, TokenLogprobs, TokenRole, TokenStream, Usage};
 use perilune_protocol::ErrorKind;
 use perilune_tensor::TokenId;
 use tokio::sync::watch;
@@ -209,8 +209,8 @@ impl Generation {
                     }
                 }
                 Some(TokenEvent::Finished { reason, usage }) => self.finished(reason, usage),
-                Some(TokenEvent::Failed { message }) => return Some(Err(self.failed(message))),
-                None => return Some(Err(self.failed("the engine has stopped".to_owned()))),
+                Some(TokenEvent::Failed { fault, message }) => return Some(Err(self.failed(fault, message))),
+                None => return Some(Err(self.failed(Fault::Engine, "the engine has stopped".to_owned()))),
             };
             return Some(Ok(Piece { counts: self.counts, ..piece }));
         }
@@ -269,9 +269,15 @@ impl Generation {
         piece.finish = Some(finish);
     }
 
-    fn failed(&mut self, message: String) -> ApiError {
+    fn failed(&mut self, fault: Fault, message: String) -> ApiError {
         self.close("error");
-        ApiError::server(message)
+        match fault {
+            Fault::Engine => ApiError::server(message),
+            Fault::Request => {
+                let message = format!("the output cannot be what the request demands: {message}");
+                ApiError::invalid(message, None).with_code("impossible_output")
+            }
+        }
     }
 
     fn close(&mut self, end: &'static str) {

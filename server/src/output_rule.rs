@@ -4,8 +4,8 @@
 use perilune_engine::SharedGrammar;
 use perilune_grammar::{Arguments, Calls, ChatRule, GrammarError, Parallel, Rule, TextRule, ToolRule};
 use perilune_protocol::{
-    ChatCompletionRequest, Function, OutputForm, ParallelCalls, ResponseFormat, Strictness, StructuredOutput,
-    ToolChoice,
+    ChatCompletionRequest, Function, Message, OutputForm, ParallelCalls, ResponseFormat, Strictness, StructuredOutput,
+    ToolChoice, Tools,
 };
 use perilune_tokenizer::OutputStart;
 use serde_json::{Value, json};
@@ -21,13 +21,13 @@ pub(crate) fn chat_rule(request: &ChatCompletionRequest, start: OutputStart) -> 
         (ResponseFormat::JsonSchema(schema), _) => Some(TextRule::Json(schema.clone())),
         (ResponseFormat::Text, structured) => structured.as_ref().map(text_rule),
     };
-    let declared = request.tools.as_ref().map(|tools| tools.functions()).unwrap_or_default();
+    let declared = request.known_tools();
     let (calls, tools) = match &request.tool_choice {
         ToolChoice::None => (Calls::None, Vec::new()),
-        ToolChoice::Auto => (Calls::Optional, declared.iter().map(optional_tool).collect()),
-        ToolChoice::Required => (Calls::Required, declared.iter().map(held_tool).collect()),
+        ToolChoice::Auto => (Calls::Optional, declared.iter().map(|tool| optional_tool(tool)).collect()),
+        ToolChoice::Required => (Calls::Required, declared.iter().map(|tool| held_tool(tool)).collect()),
         ToolChoice::Named(name) => {
-            (Calls::Required, declared.iter().filter(|tool| tool.name == *name).map(held_tool).collect())
+            (Calls::Required, declared.iter().filter(|tool| tool.name == *name).map(|tool| held_tool(tool)).collect())
         }
     };
     let parallel = match request.parallel_calls {
@@ -71,11 +71,7 @@ pub(crate) fn compile_chat(
     let names: Vec<String> = rule.tools.iter().map(|tool| tool.name.clone()).collect();
     compile(text, &Rule::Chat(rule)).map_err(|error| {
         let field = match error.tool() {
-            Some(index) => {
-                let functions = request.tools.as_ref().map(|tools| tools.functions()).unwrap_or_default();
-                let place = functions.iter().position(|tool| Some(&tool.name) == names.get(index));
-                format!("tools[{}].{}", place.unwrap_or(index), fields.parameters)
-            }
+            Some(index) => format!("{}.{}", place_of(request, names.get(index)), fields.parameters),
             None => match (&request.response_format, &request.options.structured) {
                 (ResponseFormat::JsonSchema(_), _) => fields.schema.to_owned(),
                 (ResponseFormat::Text, Some(structured)) => structured.field.clone(),
@@ -85,6 +81,16 @@ pub(crate) fn compile_chat(
         };
         refusal(&field, &error)
     })
+}
+
+/// Where a tool is declared; the last place, as that counts.
+fn place_of(request: &ChatCompletionRequest, name: Option<&String>) -> String {
+    let within = |tools: &Tools| tools.functions().iter().rposition(|tool| Some(&tool.name) == name);
+    let added = request.messages.iter().enumerate().rev().find_map(|(i, message)| match message {
+        Message::System { tools: Some(tools), .. } => Some(format!("messages[{i}].tools[{}]", within(tools)?)),
+        _ => None,
+    });
+    added.unwrap_or_else(|| format!("tools[{}]", request.tools.as_ref().and_then(within).unwrap_or(0)))
 }
 
 /// Compiles the rule of plain text.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use perilune_scheduler::{Event, SeqId};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{EngineError, TokenEvent};
+use crate::{EngineError, Fault, TokenEvent};
 
 /// What the device thread hands over, in order.
 enum Letter {
@@ -17,7 +17,7 @@ enum Letter {
     /// The events of a step.
     Events(Vec<Event>),
     /// The end of a request, because of a fault.
-    Failed(SeqId, String),
+    Failed(SeqId, Fault, String),
 }
 
 /// The device thread's end. Dropping it waits until everything has been delivered.
@@ -49,8 +49,8 @@ impl Courier {
         }
     }
 
-    pub(crate) fn fail(&self, id: SeqId, message: String) {
-        self.hand_over(Letter::Failed(id, message));
+    pub(crate) fn fail(&self, id: SeqId, (fault, message): (Fault, String)) {
+        self.hand_over(Letter::Failed(id, fault, message));
     }
 
     fn hand_over(&self, letter: Letter) {
@@ -87,7 +87,7 @@ fn serve(inbox: &Receiver<Letter>) {
             Letter::Events(events) => {
                 events.into_iter().for_each(|event| send(&mut callers, event.seq, TokenEvent::from(event.kind)));
             }
-            Letter::Failed(id, message) => send(&mut callers, id, TokenEvent::Failed { message }),
+            Letter::Failed(id, fault, message) => send(&mut callers, id, TokenEvent::Failed { fault, message }),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::disk_desk::{DiskDesk, OpenDesk};
 use crate::handle::{Command, Shared, Submission};
 use crate::stats::{EngineStats, MAX_PLACES, Work};
 use crate::step::{Spare, outcomes, step_input};
-use crate::{EngineState, GenerateRequest, StepRunner};
+use crate::{EngineState, Fault, GenerateRequest, StepRunner};
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
 pub(crate) fn run<R: StepRunner>(
@@ -257,7 +257,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 events.retain(|event| event.seq != run.seq);
                 self.scheduler.abort(run.seq, &mut self.cache);
                 self.shared.lock_monitor().stats.finished.failed += 1;
-                self.fail(run.seq, error.to_string());
+                self.fail(run.seq, (Fault::Request, error.to_string()));
             }
         }
     }
@@ -279,9 +279,9 @@ impl<R: StepRunner> DeviceThread<R> {
     }
 
     /// Ends a request because of a fault.
-    fn fail(&mut self, id: SeqId, message: String) {
+    fn fail(&mut self, id: SeqId, why: (Fault, String)) {
         self.forget(id);
-        self.courier.fail(id, message);
+        self.courier.fail(id, why);
     }
 
     fn forget(&mut self, id: SeqId) {
@@ -353,7 +353,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 (None, Some(event)) => self.deliver(event),
                 (Some(reason), _) => {
                     self.shared.lock_monitor().stats.finished.failed += 1;
-                    self.fail(id, format!("the engine has died: {reason}"));
+                    self.fail(id, (Fault::Engine, format!("the engine has died: {reason}")));
                 }
                 (None, None) => {}
             }

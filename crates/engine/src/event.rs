@@ -26,11 +26,22 @@ pub enum TokenEvent {
         /// How many tokens.
         usage: Usage,
     },
-    /// The end, because of a fault: of this request (its logits were not finite), or of the engine.
+    /// The end, because of a fault.
     Failed {
+        /// Whose it is.
+        fault: Fault,
         /// A sentence for the caller.
         message: String,
     },
+}
+
+/// Whose fault it is that a generation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The request's: what its grammar demands cannot be written.
+    Request,
+    /// The engine's, the device's or the model's.
+    Engine,
 }
 
 impl TokenEvent {
@@ -47,6 +58,7 @@ impl From<EventKind> for TokenEvent {
             EventKind::Token { id, role, logprobs } => TokenEvent::Token { id, role, logprobs },
             EventKind::Finished { reason, usage } => TokenEvent::Finished { reason, usage },
             EventKind::Corrupt => TokenEvent::Failed {
+                fault: Fault::Engine,
                 message: "the model produced logits that are not finite for this request; it was ended".into(),
             },
         }

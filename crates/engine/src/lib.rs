@@ -26,7 +26,7 @@ pub use config::EngineConfig;
 pub use constraints::PendingMasks;
 pub use disk_tier::{DiskPatience, DiskTier};
 pub use error::{EngineError, SubmitError};
-pub use event::TokenEvent;
+pub use event::{Fault, TokenEvent};
 pub use handle::{Engine, EngineHandle, EngineState, GenerateRequest};
 pub use model_runner::ModelRunner;
 pub use perilune_cache::{

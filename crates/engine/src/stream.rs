@@ -7,8 +7,8 @@ use perilune_scheduler::SeqId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
-use crate::TokenEvent;
 use crate::handle::Command;
+use crate::{Fault, TokenEvent};
 
 /// The events of one request. Dropping it before its last event ends the generation; at most one more step computes it.
 ///
@@ -102,7 +102,8 @@ impl TokenStream {
 
     /// A channel that closes without a last event means that the engine thread is gone.
     fn note(&mut self, event: Option<TokenEvent>) -> TokenEvent {
-        let event = event.unwrap_or_else(|| TokenEvent::Failed { message: "the engine has stopped".into() });
+        let event = event
+            .unwrap_or_else(|| TokenEvent::Failed { fault: Fault::Engine, message: "the engine has stopped".into() });
         if event.is_last() {
             self.ended = Ended::Yes;
         }

@@ -122,6 +122,10 @@ impl std::fmt::Debug for GrammarConstraint {
 
 /// A sentence without the state dump that the library may add.
 fn failed(reason: &str) -> ConstraintError {
-    let first = reason.lines().next().unwrap_or_default();
+    let first = match reason.lines().next().unwrap_or_default() {
+        // The parser's name for it.
+        first if first.contains("NoExtensionBias") => "no text can follow what has been written",
+        first => first,
+    };
     ConstraintError(format!("the grammar cannot go on: {first}"))
 }

@@ -174,6 +174,7 @@ impl Factory {
                 (lark.finish(), false)
             }
             Rule::Chat(chat) => {
+                self.check_parts(chat)?;
                 let none = "the vocabulary has no chat format";
                 let tokens = self.tokens.ok_or_else(|| GrammarError::Vocabulary(none.to_owned()))?;
                 (chat.write(tokenizer, tokens)?.finish(), chat.start == OutputStart::Reasoning)
@@ -186,6 +187,18 @@ impl Factory {
             }
             Err(error) => Err(self.blame(rule, error)),
         }
+    }
+
+    /// Looks at what comes late in an answer, which the first token of the whole does not tell of.
+    fn check_parts(&self, chat: &ChatRule) -> Result<(), GrammarError> {
+        if let Some(text) = &chat.response {
+            let mut lark = Lark::default();
+            let part = lark.text(text)?;
+            lark.rule("start", &part);
+            self.matcher(lark.finish()).map_err(|error| self.blame(&Rule::Text(text.clone()), error))?;
+        }
+        schemas_of(&chat.tools)
+            .try_for_each(|(index, schema)| self.bad_schema(schema).map_or(Ok(()), |error| Err(error.of_tool(index))))
     }
 
     /// A matcher that has a first token.

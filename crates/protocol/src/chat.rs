@@ -6,8 +6,8 @@ use crate::fields::Fields;
 use crate::generation::MAX_TOP_LOGPROBS;
 use crate::message::read_messages;
 use crate::{
-    GenerationOptions, Message, ParallelCalls, ProtocolError, ResponseFormat, StreamMode, ThinkingOptions, ToolChoice,
-    Tools, parse_object,
+    Function, GenerationOptions, Message, ParallelCalls, ProtocolError, ResponseFormat, StreamMode, ThinkingOptions,
+    ToolChoice, Tools, parse_object,
 };
 
 /// A chat completion as the client asks for it.
@@ -48,6 +48,12 @@ impl ChatCompletionRequest {
         Self::read(&mut Fields::root(parse_object(body)?))
     }
 
+    /// The tools that may be called: those of the request, then those that system messages add. Of two with one name the
+    /// later counts.
+    pub fn known_tools(&self) -> Vec<&Function> {
+        known_tools(self.tools.as_ref(), &self.messages)
+    }
+
     fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
         let mut options = GenerationOptions::read(fields)?;
         if let Some(limit) = fields.count("max_completion_tokens", 1, u32::MAX as usize)? {
@@ -57,7 +63,8 @@ impl ChatCompletionRequest {
             return Err(fields.refuse("max_tokens", &Value::from(0), "it must be an integer from 1"));
         }
         let tools = Tools::read(fields)?;
-        let tool_choice = ToolChoice::read(fields, tools.as_ref())?;
+        let messages = read_messages(fields)?;
+        let tool_choice = ToolChoice::read(fields, &known_tools(tools.as_ref(), &messages))?;
         let response_format = ResponseFormat::read(fields)?;
         if response_format != ResponseFormat::Text && options.structured.is_some() {
             return Err(fields.refuse(
@@ -68,7 +75,7 @@ impl ChatCompletionRequest {
         }
         Ok(ChatCompletionRequest {
             model: fields.string("model")?,
-            messages: read_messages(fields)?,
+            messages,
             tools,
             tool_choice,
             response_format,
@@ -81,6 +88,21 @@ impl ChatCompletionRequest {
             stream: StreamMode::read(fields)?,
         })
     }
+}
+
+fn known_tools<'a>(tools: Option<&'a Tools>, messages: &'a [Message]) -> Vec<&'a Function> {
+    let added = messages.iter().filter_map(|message| match message {
+        Message::System { tools, .. } => tools.as_ref(),
+        _ => None,
+    });
+    let mut known: Vec<&Function> = Vec::new();
+    for function in tools.into_iter().chain(added).flat_map(Tools::functions) {
+        match known.iter_mut().find(|earlier| earlier.name == function.name) {
+            Some(earlier) => *earlier = function,
+            None => known.push(function),
+        }
+    }
+    known
 }
 
 /// The parts of a chat request that make its prompt; for `/tokenize`.

@@ -64,7 +64,7 @@ impl ResponsesRequest {
         }
         options.max_tokens = fields.count("max_output_tokens", 1, u32::MAX as usize)?;
         let tools = read_tools(fields)?;
-        let tool_choice = ToolChoice::read(fields, tools.as_ref())?;
+        let tool_choice = ToolChoice::read(fields, &tools.iter().flat_map(Tools::functions).collect::<Vec<_>>())?;
         let chat = ChatCompletionRequest {
             model: fields.string("model")?,
             messages: read_conversation(fields)?,

@@ -83,8 +83,8 @@ pub enum ToolChoice {
 }
 
 impl ToolChoice {
-    /// Reads `tool_choice`; what it demands must be among `tools`.
-    pub(crate) fn read(fields: &mut Fields, tools: Option<&Tools>) -> Result<Self, ProtocolError> {
+    /// Reads `tool_choice`; what it demands must be among the tools that are `known`.
+    pub(crate) fn read(fields: &mut Fields, known: &[&Function]) -> Result<Self, ProtocolError> {
         const RULE: &str = "it must be `auto`, `none`, `required` or name a function";
         let choice = match fields.take("tool_choice") {
             None => return Ok(ToolChoice::Auto),
@@ -97,12 +97,12 @@ impl ToolChoice {
             Some(value @ Value::Object(_)) => Self::named(Fields::of(fields.path("tool_choice"), value)?)?,
             Some(other) => return Err(fields.refuse("tool_choice", &other, RULE)),
         };
-        match (&choice, tools) {
-            (ToolChoice::Required | ToolChoice::Named(_), None) => {
+        match &choice {
+            ToolChoice::Required | ToolChoice::Named(_) if known.is_empty() => {
                 let word = if choice == ToolChoice::Required { "required" } else { "a function" };
                 Err(fields.refuse("tool_choice", &Value::from(word), "it needs `tools`"))
             }
-            (ToolChoice::Named(name), Some(tools)) if tools.functions.iter().all(|known| known.name != *name) => {
+            ToolChoice::Named(name) if known.iter().all(|known| known.name != *name) => {
                 Err(fields.refuse("tool_choice", &Value::from(name.as_str()), "no tool of this name is declared"))
             }
             _ => Ok(choice),
@@ -253,7 +253,8 @@ mod tests {
         let tools = Tools::read(&mut fields(strict)).unwrap().unwrap();
         let expected = Function { name: "f".to_owned(), parameters: None, strict: Strictness::Held };
         assert_eq!(tools.functions(), [expected]);
-        let choose = |choice: Value| ToolChoice::read(&mut fields(json!({"tool_choice": choice})), Some(&tools));
+        let known = [&tools.functions()[0]];
+        let choose = |choice: Value| ToolChoice::read(&mut fields(json!({"tool_choice": choice})), &known);
         let named = Ok(ToolChoice::Named("f".to_owned()));
         assert_eq!(choose(json!({"type": "function", "function": {"name": "f"}})), named);
         assert_eq!(choose(json!({"type": "function", "name": "f"})), named);
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(choose(bad.clone()).unwrap_err().param(), Some(param), "{bad}");
         }
         let named = json!({"tool_choice": {"type": "function", "function": {"name": "f"}}});
-        assert_eq!(ToolChoice::read(&mut fields(named), None).unwrap_err().param(), Some("tool_choice"));
+        assert_eq!(ToolChoice::read(&mut fields(named), &[]).unwrap_err().param(), Some("tool_choice"));
     }
 
     #[test]
@@ -287,8 +288,9 @@ mod tests {
             [("auto", ToolChoice::Auto), ("none", ToolChoice::None), ("required", ToolChoice::Required)]
         {
             let tools = Tools::of("tools", vec![json!({"function": {"name": "f"}})]).unwrap();
-            assert_eq!(ToolChoice::read(&mut fields(json!({"tool_choice": word})), Some(&tools)), Ok(choice));
+            let known = [&tools.functions()[0]];
+            assert_eq!(ToolChoice::read(&mut fields(json!({"tool_choice": word})), &known), Ok(choice));
         }
-        assert!(ToolChoice::read(&mut fields(json!({"tool_choice": "maybe"})), None).is_err());
+        assert!(ToolChoice::read(&mut fields(json!({"tool_choice": "maybe"})), &[]).is_err());
     }
 }

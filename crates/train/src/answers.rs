@@ -93,7 +93,7 @@ fn collect(line: usize, mut stream: TokenStream) -> Result<Vec<TokenId>, TrainEr
     while let Some(event) = stream.blocking_next() {
         match event {
             TokenEvent::Token { id, .. } => answer.push(id),
-            TokenEvent::Failed { message } => return Err(TrainError::Answer { line, message }),
+            TokenEvent::Failed { message, .. } => return Err(TrainError::Answer { line, message }),
             TokenEvent::PromptLogprobs(_) | TokenEvent::Finished { .. } => {}
         }
     }

@@ -76,6 +76,29 @@ fn plain_completions_have_forms_too() {
     }
 }
 
+/// A question behind a system message that adds a tool.
+fn added(function: Value, choice: Value) -> Value {
+    let system = json!({"role": "system", "content": "", "tools": [{"type": "function", "function": function}]});
+    json!({"messages": [system, {"role": "user", "content": "How many pens?"}], "tool_choice": choice})
+}
+
+#[test]
+fn tools_that_a_message_adds_are_held_like_others() {
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["n"], "additionalProperties": false});
+    let function = json!({"name": "count_pens", "parameters": parameters});
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "count_pens"}})] {
+        let body = ask(extended(added(function.clone(), choice), json!({"thinking": {"type": "disabled"}})));
+        let answer = demo(CHAT, &body);
+        assert!(!answer.tool_calls.is_empty(), "{answer:?}");
+        for (name, arguments) in &answer.tool_calls {
+            assert_eq!(name, "count_pens");
+            let arguments: Value = serde_json::from_str(arguments).unwrap();
+            assert!(arguments["n"].as_u64().is_some_and(|n| n < 100), "{arguments}");
+        }
+    }
+}
+
 #[test]
 fn forms_that_cannot_be_kept_are_refused_with_their_place() {
     let addr = shared_demo();
@@ -112,6 +135,11 @@ fn forms_that_cannot_be_kept_are_refused_with_their_place() {
             "tool_choice".to_owned(),
         ),
         (json!({"tools": [{"type": "function", "function": {"name": "a<b"}}]}), "tools[0].function.name".to_owned()),
+        (
+            added(json!({"name": "f", "strict": true, "parameters": {"uniqueItems": true}}), json!("auto")),
+            "messages[0].tools[0].function.parameters.uniqueItems".to_owned(),
+        ),
+        (added(json!({"name": "f"}), json!({"type": "function", "function": {"name": "g"}})), "tool_choice".to_owned()),
     ];
     for (extra, param) in cases {
         let body = ask(extra);
@@ -209,4 +237,36 @@ fn others_are_served_while_a_grammar_is_compiled() {
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
         assert!(handles.into_iter().all(|handle| matches!(handle.join().unwrap(), 200 | 400)));
     });
+}
+
+#[test]
+fn what_nothing_can_satisfy_is_the_requests_fault() {
+    let addr = shared_demo();
+    let schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+    let circle = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
+    let itself = json!({"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}, "required": ["x"]});
+    let endless = json!({"type": "array", "items": {"$ref": "#/items"}, "minItems": 1});
+    let forms = [
+        json!({"regex": "[a&&b]"}),
+        schema(circle),
+        schema(itself),
+        json!({"structured_outputs": {"json": endless}}),
+        json!({"ebnf": "root ::= \"x\" y\ny ::= [^\\x00-\\U0010FFFF]"}),
+    ];
+    for form in forms {
+        for thinking in ["enabled", "disabled"] {
+            let body = ask(extended(form.clone(), json!({"thinking": {"type": thinking}, "temperature": 0})));
+            let error = post(addr, CHAT, &body).refused(400);
+            assert_eq!(error["type"], "invalid_request_error", "{body}: {error}");
+            // A stream may have begun by then; it ends with the same error.
+            let reply = post(addr, CHAT, &with(&body, "stream", true));
+            if reply.status == 200 {
+                let text = String::from_utf8(reply.body).unwrap();
+                assert!(text.contains("impossible_output") && text.contains("invalid_request_error"), "{body}: {text}");
+            } else {
+                reply.refused(400);
+            }
+        }
+    }
+    demo(CHAT, &ask(json!({"temperature": 0, "max_tokens": 20})));
 }
