@@ -154,8 +154,8 @@ pub(crate) trait Simd: Copy + 'static {
     /// Sum of the lanes by halving: always the same tree.
     fn sum(self, v: Self::V) -> f32;
 
-    /// Runs a kernel in a function of its own, for inner loops that need every register: the compiler shares registers
-    /// out by function, and leaves some unused in large ones.
+    /// Runs a kernel in a function of its own: an inner loop that many kernels share is compiled once, and what surrounds it
+    /// does not take registers from it.
     fn apart<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// `n < LANES` values, then zeros. No call is made in it, as one would keep vectors around it out of registers.
