@@ -166,39 +166,33 @@ impl Factory {
     }
 
     fn compile(&self, tokenizer: &Tokenizer, rule: &Rule) -> Result<CompiledGrammar, GrammarError> {
-        let (grammar, thinks) = match rule {
-            Rule::Text(text) => {
-                let mut lark = Lark::default();
-                let part = lark.text(text)?;
-                lark.rule("start", &part);
-                (lark.finish(), false)
-            }
-            Rule::Chat(chat) => {
-                self.check_parts(chat)?;
-                let none = "the vocabulary has no chat format";
-                let tokens = self.tokens.ok_or_else(|| GrammarError::Vocabulary(none.to_owned()))?;
-                (chat.write(tokenizer, tokens)?.finish(), chat.start == OutputStart::Reasoning)
-            }
+        let (matcher, thinks) = match rule {
+            Rule::Text(text) => (self.text_matcher(text)?, false),
+            Rule::Chat(chat) => (self.chat_matcher(tokenizer, chat)?, chat.start == OutputStart::Reasoning),
         };
-        match self.matcher(grammar) {
-            Ok(matcher) => {
-                let thinking = if thinks { self.thinking.clone() } else { None };
-                Ok(CompiledGrammar::new(matcher, thinking, tokenizer.vocab_size()))
-            }
-            Err(error) => Err(self.blame(rule, error)),
-        }
+        let thinking = if thinks { self.thinking.clone() } else { None };
+        Ok(CompiledGrammar::new(matcher, thinking, tokenizer.vocab_size()))
     }
 
-    /// Looks at what comes late in an answer, which the first token of the whole does not tell of.
-    fn check_parts(&self, chat: &ChatRule) -> Result<(), GrammarError> {
-        if let Some(text) = &chat.response {
-            let mut lark = Lark::default();
-            let part = lark.text(text)?;
-            lark.rule("start", &part);
-            self.matcher(lark.finish()).map_err(|error| self.blame(&Rule::Text(text.clone()), error))?;
+    fn text_matcher(&self, text: &TextRule) -> Result<Matcher, GrammarError> {
+        let mut lark = Lark::default();
+        let part = lark.text(text)?;
+        lark.rule("start", &part);
+        self.matcher(lark.finish()).map_err(|error| {
+            let bad = if let TextRule::Json(schema) = text { self.bad_schema(schema) } else { None };
+            bad.unwrap_or(GrammarError::Compile(error))
+        })
+    }
+
+    /// Its parts are compiled by themselves first: what comes late in an answer does not show at the first token.
+    fn chat_matcher(&self, tokenizer: &Tokenizer, chat: &ChatRule) -> Result<Matcher, GrammarError> {
+        let none = "the vocabulary has no chat format";
+        let tokens = self.tokens.ok_or_else(|| GrammarError::Vocabulary(none.to_owned()))?;
+        chat.response.as_ref().map(|text| self.text_matcher(text)).transpose()?;
+        if let Some(error) = schemas_of(&chat.tools).find_map(|(i, schema)| Some(self.bad_schema(schema)?.of_tool(i))) {
+            return Err(error);
         }
-        schemas_of(&chat.tools)
-            .try_for_each(|(index, schema)| self.bad_schema(schema).map_or(Ok(()), |error| Err(error.of_tool(index))))
+        self.matcher(chat.write(tokenizer, tokens)?.finish()).map_err(GrammarError::Compile)
     }
 
     /// A matcher that has a first token.
@@ -208,20 +202,7 @@ impl Factory {
         if mask.num_set() == 0 { Err("nothing can satisfy it".to_owned()) } else { Ok(matcher) }
     }
 
-    /// Finds the smallest part of a schema that cannot be compiled by itself.
-    fn blame(&self, rule: &Rule, error: String) -> GrammarError {
-        let (response, tools) = match rule {
-            Rule::Text(text) => (Some(text), &[][..]),
-            Rule::Chat(chat) => (chat.response.as_ref(), chat.tools.as_slice()),
-        };
-        let of_response = response.and_then(|text| match text {
-            TextRule::Json(schema) => self.bad_schema(schema),
-            _ => None,
-        });
-        let of_tools = || schemas_of(tools).find_map(|(index, schema)| Some(self.bad_schema(schema)?.of_tool(index)));
-        of_response.or_else(of_tools).unwrap_or(GrammarError::Compile(error))
-    }
-
+    /// The smallest part of a schema that cannot be compiled by itself.
     fn bad_schema(&self, schema: &Value) -> Option<GrammarError> {
         let (place, reason) = self.bad_part(schema, schema)?;
         if place.is_empty() {

@@ -76,12 +76,7 @@ impl Answer for TextAnswer {
             extras,
             prompts: prompts.collect::<Result<_, _>>()?,
         };
-        let prompt = |prompt: &PromptText| PreparedPrompt {
-            tokens: prompt.ids.clone(),
-            usage_tokens: prompt.ids.len(),
-            save_at: Vec::new(),
-        };
-        let prompts = reply.prompts.iter().map(prompt).collect();
+        let prompts = reply.prompts.iter().map(|prompt| PreparedPrompt::plain(&prompt.ids)).collect();
         let (n, stream) = (reply.n, app.settings.profile.stream(request.stream));
         let answer = TextAnswer { reply, specials, stops };
         Ok(Prepared { admission, prompts, cache_salt, grammar, rid: None, n, params, limit, stream, answer })

@@ -88,8 +88,15 @@ pub(crate) struct PreparedPrompt {
     pub tokens: Vec<TokenId>,
     /// How many of them count as the prompt's: a chat's generation opener does not.
     pub usage_tokens: usize,
-    /// Where its turns end, rising: places at which later prompts may part from it.
+    /// Places at which later prompts may part from it, the best first.
     pub save_at: Vec<usize>,
+}
+
+impl PreparedPrompt {
+    /// A prompt of which nothing but its tokens is known; all of them count.
+    pub(crate) fn plain(tokens: &[TokenId]) -> Self {
+        PreparedPrompt { tokens: tokens.to_vec(), usage_tokens: tokens.len(), save_at: Vec::new() }
+    }
 }
 
 /// Answers a request.

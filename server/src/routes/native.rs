@@ -61,9 +61,7 @@ impl Answer for NativeAnswer {
             logprobs: request.logprobs.is_some(),
             alternatives: request.logprobs.is_some_and(|count| count > 0),
         };
-        let prompt =
-            |ids: &Vec<_>| PreparedPrompt { tokens: ids.clone(), usage_tokens: ids.len(), save_at: Vec::new() };
-        let prompts = reply.prompts.iter().map(prompt).collect();
+        let prompts = reply.prompts.iter().map(|ids| PreparedPrompt::plain(ids)).collect();
         let (n, stream, rid) = (reply.n, request.stream, request.rid);
         let answer = NativeAnswer { reply, specials, stops };
         Ok(Prepared { admission, prompts, cache_salt, grammar, rid, n, params, limit, stream, answer })
