@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::backend::{Measured, WithBackend};
 use crate::bench_loss::{Loss, measure_loss};
 use crate::bench_ops::{OpTable, Timed};
-use crate::bench_stage::{Room, Stage};
+use crate::bench_stage::{Room, SHORT_PROMPT, Stage};
 use crate::cli::BenchArgs;
 use crate::error::ServerError;
 use crate::load::{LoadOptions, open_checkpoint, server_error};
@@ -87,7 +87,7 @@ impl WithBackend for Measure<'_> {
         let largest = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(1);
         let verified = largest(&self.args.verify);
         let tokens = largest(&self.args.prompt).max(largest(&self.args.context)) + self.args.decode * verified + 1;
-        let tokens_each = 16 + self.args.decode + 1;
+        let tokens_each = SHORT_PROMPT + self.args.decode + 1;
         let room = Room { sequences: largest(&self.args.batch), tokens, tokens_each, verified };
         let mut stage = Stage::new(backend, model, room, self.options)?;
         let rows = self.rows(&mut stage, &reads)?;
@@ -125,16 +125,26 @@ impl Measure<'_> {
         Ok(rows)
     }
 
-    /// Where the time goes at batch 1 and in prefill.
+    /// Where the time goes in decode at every batch size, in verification and in prefill.
     fn ops<B: Backend>(&self, stage: &mut Stage<Timed<B>>) -> Result<Vec<OpTable>, ServerError> {
+        let (steps, mut tables) = (self.args.decode, Vec::new());
+        for size in &self.args.batch {
+            stage.begin(*size)?;
+            stage.backend.clear();
+            stage.decode_on(*size, steps)?;
+            tables.push(stage.backend.take(format!("decode, batch {size}, {steps} steps")));
+        }
+        for size in &self.args.verify {
+            stage.prefill(1)?;
+            stage.backend.clear();
+            stage.rows_after(1, (*size, steps))?;
+            tables.push(stage.backend.take(format!("verify, {size} rows, {steps} steps")));
+        }
         let prompt = self.args.prompt.iter().copied().max().unwrap_or(1);
-        stage.prefill(1)?;
-        stage.backend.clear();
-        stage.decode_after(1, self.args.decode)?;
-        let decode = stage.backend.take(format!("decode, batch 1, {} steps", self.args.decode));
         stage.backend.clear();
         stage.prefill(prompt)?;
-        Ok(vec![decode, stage.backend.take(format!("prefill, {prompt} tokens"))])
+        tables.push(stage.backend.take(format!("prefill, {prompt} tokens")));
+        Ok(tables)
     }
 }
 

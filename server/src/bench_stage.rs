@@ -25,6 +25,9 @@ pub(crate) struct Room {
     pub(crate) verified: usize,
 }
 
+/// Tokens of the prompts before [`Stage::decode`].
+pub(crate) const SHORT_PROMPT: usize = 16;
+
 /// A model with room for the largest measurement.
 pub(crate) struct Stage<B: Backend> {
     pub(crate) backend: B,
@@ -32,7 +35,6 @@ pub(crate) struct Stage<B: Backend> {
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
     caches: Caches<B>,
-    block_size: usize,
     first_blocks: usize,
     blocks_each: usize,
     chunk: usize,
@@ -47,7 +49,7 @@ impl<B: Backend> Stage<B> {
         let (first_blocks, blocks_each) = (room.tokens.div_ceil(block_size), room.tokens_each.div_ceil(block_size));
         let num_blocks = first_blocks.max(blocks_each) + blocks_each * (room.sequences - 1);
         let limits = StepLimits {
-            max_rows: chunk.max(room.sequences).max(room.verified),
+            max_rows: chunk.max(SHORT_PROMPT).max(room.sequences).max(room.verified),
             max_runs: room.sequences,
             max_blocks: num_blocks,
             max_logit_rows: room.sequences.max(room.verified),
@@ -59,7 +61,7 @@ impl<B: Backend> Stage<B> {
         let batch = ForwardBatch::new(&backend, limits)?;
         let caches = Caches::new(&backend, model.config(), shape)?;
         let first_blocks = first_blocks.max(blocks_each);
-        Ok(Stage { backend, model, workspace, batch, caches, block_size, first_blocks, blocks_each, chunk })
+        Ok(Stage { backend, model, workspace, batch, caches, first_blocks, blocks_each, chunk })
     }
 
     /// Seconds for one prompt of `len` tokens, in chunks as the server would take it.
@@ -78,20 +80,33 @@ impl<B: Backend> Stage<B> {
     /// Seconds for `steps` tokens of each of `sequences`, after a short prompt. No two sequences have the same tokens, as
     /// they would choose the same experts.
     pub(crate) fn decode(&mut self, sequences: usize, steps: usize) -> Result<f64, ServerError> {
-        let before = self.block_size.min(16);
-        let all = self.tokens(sequences * (before + steps));
-        let tokens: Vec<&[TokenId]> = all.chunks_exact(before + steps).collect();
-        for (s, tokens) in tokens.iter().enumerate() {
+        self.begin(sequences)?;
+        let begin = Instant::now();
+        self.decode_on(sequences, steps)?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// The short prompts of so many sequences.
+    pub(crate) fn begin(&mut self, sequences: usize) -> Result<(), ServerError> {
+        let all = self.tokens(sequences * SHORT_PROMPT);
+        for (s, tokens) in all.chunks_exact(SHORT_PROMPT).enumerate() {
             let slot = self.slot(s);
             self.caches.zero_slot(&self.backend, slot)?;
-            self.step(&[(s, 0, &tokens[..before])])?;
+            self.step(&[(s, 0, tokens)])?;
         }
-        let begin = Instant::now();
-        for at in before..before + steps {
-            let runs: Vec<_> = tokens.iter().enumerate().map(|(s, tokens)| (s, at, &tokens[at..=at])).collect();
+        Ok(())
+    }
+
+    /// `steps` tokens of each of `sequences` after their short prompts.
+    pub(crate) fn decode_on(&mut self, sequences: usize, steps: usize) -> Result<(), ServerError> {
+        let all = self.tokens(sequences * steps);
+        let tokens: Vec<&[TokenId]> = all.chunks_exact(steps.max(1)).collect();
+        for at in 0..steps {
+            let runs: Vec<_> =
+                tokens.iter().enumerate().map(|(s, tokens)| (s, SHORT_PROMPT + at, &tokens[at..=at])).collect();
             self.step(&runs)?;
         }
-        Ok(begin.elapsed().as_secs_f64())
+        Ok(())
     }
 
     /// Seconds for `steps` tokens of one sequence after `context` others, which [`Stage::prefill`] has computed.

@@ -347,7 +347,7 @@ pub struct BenchArgs {
     /// before any of them is taken back.
     #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = positive)]
     pub verify: Vec<usize>,
-    /// Print where the time of a step goes, by operation, at batch 1 and in prefill.
+    /// Print where the time of a step goes, by operation: decode at every batch size, verification and prefill.
     #[arg(long)]
     pub ops: bool,
     /// Tokens decoded per sequence.

@@ -12,6 +12,7 @@ mod random_checkpoint;
 mod requests;
 mod tiny;
 mod toy_grammar;
+mod widen;
 
 pub use bench::{Bench, data_dir, demo_dir};
 pub use drafts::{ByChance, ByHeart};
@@ -24,3 +25,4 @@ pub use random_checkpoint::write_random_model;
 pub use requests::{drawn_request, text};
 pub use tiny::tiny_checkpoint;
 pub use toy_grammar::ToyGrammar;
+pub use widen::{widen_draft, widen_model};

@@ -19,10 +19,8 @@ const ROW_BLOCKS: (usize, usize) = (32, 256);
 const FEATURE_STEP: usize = 32;
 /// Values of a block's weights at most, so that they stay in the second-level cache over the rows.
 const WEIGHT_VALUES: usize = 96 << 10;
-/// The same where there are rows for several tiles, which read weights once for many of them.
+/// The same on tiles, which read weights once for many rows: within a block memory is asked ahead, from block to block not.
 const WEIGHT_VALUES_OF_TILES: usize = 512 << 10;
-/// Rows up to which they are those of one tile.
-const TILES_FROM: usize = 16;
 /// Blocks for every thread, if that leaves them large enough.
 const BLOCKS_PER_THREAD: usize = 4;
 
@@ -48,7 +46,7 @@ pub(crate) fn linear(cpu: &CpuBackend, op: Linear<'_, '_, CpuTensor>) -> Result<
     let row_block = row_block(dims.in_features);
     let row_blocks = rows.div_ceil(row_block);
     let features = parts.iter().map(|p| p.weight.out_features);
-    let cut = Cut { width: dims.in_features, rows, row_blocks };
+    let cut = Cut { width: dims.in_features, row_blocks };
     let blocks = feature_blocks(cpu, features, cut);
     let work = rows * dims.in_features * dims.total_out;
     cpu.parallel(blocks.len() * row_blocks, work, |thread, task| {
@@ -75,8 +73,6 @@ pub(crate) fn row_block(width: usize) -> usize {
 pub(crate) struct Cut {
     /// Columns of a matrix.
     pub(crate) width: usize,
-    /// Rows that meet a matrix, of the most.
-    pub(crate) rows: usize,
     /// Tasks that every block becomes.
     pub(crate) row_blocks: usize,
 }
@@ -87,8 +83,7 @@ pub(crate) fn feature_blocks(
     out_features: impl Iterator<Item = usize> + Clone,
     cut: Cut,
 ) -> Vec<(usize, Range<usize>)> {
-    let has_tiles = cpu.level() == SimdLevel::Amx && cut.rows > TILES_FROM;
-    let values = if has_tiles { WEIGHT_VALUES_OF_TILES } else { WEIGHT_VALUES };
+    let values = if cpu.level() == SimdLevel::Amx { WEIGHT_VALUES_OF_TILES } else { WEIGHT_VALUES };
     let most = (values / cut.width.max(1)).max(2 * FEATURE_STEP);
     let total: usize = out_features.clone().sum();
     let wanted = (total * cut.row_blocks).div_ceil(cpu.num_threads() * BLOCKS_PER_THREAD);
@@ -111,9 +106,9 @@ mod tests {
         for threads in [1, 2, 16] {
             let cpu = CpuBackend::new(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
             for sizes in [vec![], vec![1], vec![0, 13, 5000], vec![97, 96, 95]] {
-                for (width, rows, row_blocks) in [(64, 1, 1), (4096, 512, 16)] {
+                for (width, row_blocks) in [(64, 1), (4096, 16)] {
                     let mut seen: Vec<Vec<u32>> = sizes.iter().map(|n| vec![0; *n]).collect();
-                    let cut = Cut { width, rows, row_blocks };
+                    let cut = Cut { width, row_blocks };
                     for (part, range) in feature_blocks(&cpu, sizes.iter().copied(), cut) {
                         assert!(!range.is_empty() && range.start.is_multiple_of(FEATURE_STEP));
                         range.for_each(|o| seen[part][o] += 1);

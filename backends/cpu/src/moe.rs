@@ -83,11 +83,6 @@ impl Grouped {
         Grouped { active, rows, places }
     }
 
-    /// How the features of matrices with so many columns are cut.
-    fn cut(&self, width: usize) -> Cut {
-        Cut { width, rows: self.choices().map(|choices| choices.len()).max().unwrap_or(0), row_blocks: 1 }
-    }
-
     /// The choices of each active expert.
     fn choices(&self) -> impl Iterator<Item = Range<usize>> + Clone {
         self.active.iter().map(|(_, choices)| choices.clone())
@@ -109,7 +104,7 @@ impl Layer<'_> {
     /// `hidden = act(gate_e x, up_e x)` of every choice.
     fn hidden(&self, grouped: &Grouped, hidden: &Parted<'_, f32>, up: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
-        let blocks = feature_blocks(self.cpu, grouped.active.iter().map(|_| inner), grouped.cut(width));
+        let blocks = feature_blocks(self.cpu, grouped.active.iter().map(|_| inner), Cut { width, row_blocks: 1 });
         let work = grouped.rows.len() * width * inner * 2;
         let formats = self.experts.iter().flat_map(|expert| [expert.gate.format, expert.up.format]);
         let all = Pick::Listed(&grouped.rows);
@@ -137,7 +132,8 @@ impl Layer<'_> {
     /// `down_e hidden` of every choice.
     fn down(&self, grouped: &Grouped, hidden: &[f32], down: &Parted<'_, f32>) -> Result<(), BackendError> {
         let MoeExpertsDims { width, inner, .. } = self.dims;
-        let blocks = feature_blocks(self.cpu, grouped.active.iter().map(|_| width), grouped.cut(inner));
+        let blocks =
+            feature_blocks(self.cpu, grouped.active.iter().map(|_| width), Cut { width: inner, row_blocks: 1 });
         let (all, formats) = (Pick::From(0), self.experts.iter().map(|expert| expert.down.format));
         let prepared = Prepared::new(self.cpu, (hidden, inner), (all, grouped.choices()), formats)?;
         self.cpu.parallel(blocks.len(), grouped.rows.len() * width * inner, |thread, task| {

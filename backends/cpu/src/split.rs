@@ -21,7 +21,7 @@ use crate::tensor::Parted;
 /// Values of a row that one step of a product takes.
 pub(crate) const COLUMNS: usize = 32;
 /// Tiles of a piece of a matrix that is decoded before it is multiplied.
-pub(crate) const PIECE_TILES: usize = 8;
+pub(crate) const PIECE_TILES: usize = 4;
 /// Steps that one task packs.
 const STEPS_AT_ONCE: usize = 8;
 /// Of a thread, in `f32` for a column of the matrix: two rows of decoded tiles.

@@ -5,10 +5,13 @@ use std::arch::x86_64::*;
 use perilune_tensor::{MXFP4_GROUP, QuantFormat};
 
 use crate::matrix::{Matrix, RowPtr};
-use crate::simd::amx::{TILE_ROWS, TileRun};
+use crate::simd::amx::{TILE_ROW_BYTES, TILE_ROWS, TileRun};
 
 /// Scales that leave every value a normal bfloat16.
 const PLAIN_SCALES: std::ops::RangeInclusive<u8> = 2..=252;
+
+/// Bytes that memory hands over at a time.
+const LINE: usize = 64;
 
 /// Sixteen features.
 #[derive(Clone, Copy)]
@@ -58,19 +61,6 @@ impl Block {
         }
     }
 
-    /// Asks for the sixteen rows after these, whose packed bytes are too few for the processor to foresee.
-    #[target_feature(enable = "sse")]
-    pub(crate) fn prefetch_next(&self) {
-        const LINE: usize = 64;
-        let Kind::Mxfp4 { groups } = self.kind else { return };
-        let scales = TILE_ROWS * groups;
-        for (start, bytes) in [(self.row.data(), 16 * scales), (self.row.scales(), scales)] {
-            for line in (bytes..2 * bytes).step_by(LINE) {
-                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast());
-            }
-        }
-    }
-
     /// Tiles of these features and of the second ones, which are of the same matrix.
     pub(crate) fn source(&self, second: &Block) -> Source {
         match self.kind {
@@ -83,48 +73,85 @@ impl Block {
 }
 
 impl Groups {
-    /// The `step`-th 32 columns of the sixteen rows.
+    /// Decodes the `step`-th 32 columns of the sixteen rows into a tile.
     ///
     /// # Safety
-    /// The rows must have them.
+    /// The rows must have them; `out` must have room for a tile.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    pub(crate) unsafe fn tile(&self, step: usize) -> [__m512i; TILE_ROWS] {
-        let mut rows = [_mm512_setzero_si512(); TILE_ROWS];
-        for (r, row) in rows.iter_mut().enumerate() {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    pub(crate) unsafe fn decode(&self, step: usize, out: *mut u8) {
+        self.ask_ahead(step);
+        for r in 0..TILE_ROWS {
             let group = r * self.count + step;
             // SAFETY: the caller's promise.
-            *row = unsafe { decode(self.row.data().add(16 * group), *self.row.scales().add(group)) };
+            unsafe {
+                let row = decode(self.row.data().add(16 * group), *self.row.scales().add(group));
+                _mm512_storeu_si512(out.add(r * TILE_ROW_BYTES).cast(), row);
+            }
         }
-        rows
+    }
+
+    /// Asks for as many bytes as a step takes, of the sixteen rows after the next sixteen, which are another block's: a few
+    /// at a time, as a processor waits that asks for more than it can keep in mind. Any address will do.
+    #[inline]
+    #[target_feature(enable = "sse")]
+    fn ask_ahead(&self, step: usize) {
+        const STEP: usize = 16 * TILE_ROWS;
+        let data = self.row.data().wrapping_add((2 * self.count + step) * STEP);
+        for line in (0..STEP).step_by(LINE) {
+            _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast());
+        }
+        if step.is_multiple_of(LINE / TILE_ROWS) {
+            let scales = self.row.scales().wrapping_add((2 * self.count + step) * TILE_ROWS);
+            _mm_prefetch::<_MM_HINT_T0>(scales.cast());
+        }
     }
 }
 
-/// The sixteen E2M1 values as bfloat16, twice.
-static E2M1: [u16; 32] = {
+/// Values of the nibbles under one scale, as bfloat16, twice: five bits of an index are read, four count.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Table([u16; 32]);
+
+/// The table of each scale: the scale goes into the exponents of all values but zero.
+static TABLES: [Table; 256] = {
     let magnitudes: [u16; 8] = [0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0];
-    let mut all = [0; 32];
+    let mut tables = [Table([0; 32]); 256];
+    let mut scale = *PLAIN_SCALES.start() as usize;
+    while scale <= *PLAIN_SCALES.end() as usize {
+        let mut i = 0;
+        while i < 32 {
+            let magnitude = magnitudes[i % 8] as i32;
+            let scaled = if magnitude == 0 { 0 } else { magnitude + (scale as i32 - 127) * 128 };
+            tables[scale].0[i] = scaled as u16 | (((i / 8 % 2) as u16) << 15);
+            i += 1;
+        }
+        scale += 1;
+    }
+    tables
+};
+
+/// For each of 32 words, at which bit of eight bytes its nibble begins. The bits above it do not count.
+static NIBBLES: [u8; 64] = {
+    let mut starts = [0; 64];
     let mut i = 0;
-    while i < 32 {
-        all[i] = magnitudes[i % 8] | (((i / 8 % 2) as u16) << 15);
+    while i < 64 {
+        starts[i] = (4 * (i / 2 % 16)) as u8;
         i += 1;
     }
-    all
+    starts
 };
-/// Values of the table that are not zero.
-const NOT_ZERO: u32 = 0xfefe_fefe;
 
-/// A group of 32: the scale goes into the exponents of the table.
+/// A group of 32.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 unsafe fn decode(packed: *const u8, scale: u8) -> __m512i {
-    // SAFETY: a group has 16 bytes.
+    // SAFETY: a group has 16 bytes; the table has 64.
     unsafe {
-        let shift = _mm512_set1_epi16((i16::from(scale) - 127) << 7);
-        let table = _mm512_loadu_si512(E2M1.as_ptr().cast());
-        let table = _mm512_mask_add_epi16(table, NOT_ZERO, table, shift);
-        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(packed.cast()));
-        let nibbles = _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes));
-        _mm512_permutexvar_epi16(_mm512_and_si512(nibbles, _mm512_set1_epi32(0x000f_000f)), table)
+        let table = _mm512_load_si512(TABLES[usize::from(scale)].0.as_ptr().cast());
+        let first = _mm512_broadcastq_epi64(_mm_loadl_epi64(packed.cast()));
+        let halves = _mm512_mask_broadcastq_epi64(first, 0xf0, _mm_loadl_epi64(packed.add(8).cast()));
+        let nibbles = _mm512_multishift_epi64_epi8(_mm512_loadu_si512(NIBBLES.as_ptr().cast()), halves);
+        _mm512_permutexvar_epi16(nibbles, table)
     }
 }

@@ -10,7 +10,7 @@ use perilune_tensor::QuantFormat;
 
 use crate::product::Product;
 use crate::simd::SimdLevel;
-use crate::simd::amx::{PartTiles, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRun, Tiles, add_2x1, add_2x2};
+use crate::simd::amx::{PartTiles, Sums2x1, TILE_BYTES, TILE_ROWS, TileRun, Tiles, add_2x1, add_2x2};
 use crate::simd::transpose::transpose;
 use crate::split::{COLUMNS, PIECE_TILES, RowTile, Split, TileSpace};
 use crate::tile_decode::{Block, Groups, Source};
@@ -52,7 +52,7 @@ impl TileProduct<'_, '_> {
     ///
     /// # Safety
     /// The level must be `Amx`, the format one of [`TileProduct::takes`], the first feature a multiple of 16.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512bf16")]
     pub(crate) unsafe fn run(mut self) {
         let range = self.product.range.clone();
         let end = range.end - range.len() % TILE_ROWS;
@@ -66,7 +66,6 @@ impl TileProduct<'_, '_> {
                 self.leave(feature..feature + TILE_ROWS);
                 continue;
             };
-            block.prefetch_next();
             waiting = match waiting {
                 None => Some((feature, block)),
                 Some(first) => {
@@ -102,7 +101,7 @@ impl TileProduct<'_, '_> {
     }
 
     /// All rows by one or two blocks of features.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512bf16")]
     unsafe fn pair(&mut self, set_up: &Tiles, pair: Pair, tiles: &[RowTile]) {
         let mut source = pair.source();
         if let Source::Packed(groups) = source
@@ -110,6 +109,14 @@ impl TileProduct<'_, '_> {
         {
             // SAFETY: there is room for two rows of tiles.
             source = Source::InPlace(unsafe { decode(groups, 0..self.steps(), self.space.decoded) });
+        }
+        if let (Source::Packed(groups), [tile]) = (source, tiles) {
+            // SAFETY: as above.
+            unsafe {
+                self.stream(set_up, groups, tile);
+                self.hand_out(&pair, tiles);
+            }
+            return;
         }
         for some in tiles.chunks(2) {
             self.space.sums.fill(0.0);
@@ -142,8 +149,34 @@ impl TileProduct<'_, '_> {
         }
     }
 
+    /// The sums of one tile of rows, with the matrix decoded while what was decoded before is multiplied. A tile cannot be
+    /// read before its rows have left the processor's queue of stores; so two steps lie between.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512bf16")]
+    unsafe fn stream(&mut self, set_up: &Tiles, groups: [Groups; 2], tile: &RowTile) {
+        const AHEAD: usize = 2;
+        const SLOTS: usize = AHEAD + 1;
+        const { assert!(SLOTS <= PIECE_TILES, "slots are pieces of one step") }
+        let (steps, parts) = (self.steps(), self.split.parts(tile));
+        let ring = self.space.piece[..SLOTS * 2 * TILE].as_mut_ptr().cast::<u8>();
+        let slot = |step: usize| ring.wrapping_add(step % SLOTS * 2 * TILE_BYTES);
+        // SAFETY: matrix and rows hold all steps, a slot two tiles; `sums` holds two.
+        unsafe {
+            for step in 0..steps.min(AHEAD) {
+                decode_step(groups, step, slot(step));
+            }
+            let mut sums = Sums2x1::zero(set_up);
+            for step in 0..steps {
+                sums.add(slot(step), parts.skip(step));
+                if step + AHEAD < steps {
+                    decode_step(groups, step + AHEAD, slot(step + AHEAD));
+                }
+            }
+            sums.store(parts.columns, self.space.sums.as_mut_ptr());
+        }
+    }
+
     /// The same for all steps, with the matrix decoded a piece at a time.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512bf16")]
     unsafe fn add_pieces(&mut self, set_up: &Tiles, groups: [Groups; 2], tiles: &[RowTile]) {
         for start in (0..self.steps()).step_by(PIECE_TILES) {
             let steps = start..self.steps().min(start + PIECE_TILES);
@@ -156,7 +189,7 @@ impl TileProduct<'_, '_> {
     }
 
     /// Hands out sums, which lie with the features of a tile as its rows.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512bf16")]
     unsafe fn hand_out(&self, pair: &Pair, tiles: &[RowTile]) {
         for (j, tile) in tiles.iter().enumerate() {
             for (i, feature) in pair.features().enumerate() {
@@ -183,18 +216,31 @@ impl TileProduct<'_, '_> {
     }
 }
 
+/// Decodes one step of two blocks into two tiles.
+///
+/// # Safety
+/// The blocks must have the step, and `out` room for it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+unsafe fn decode_step(groups: [Groups; 2], step: usize, out: *mut u8) {
+    for (groups, at) in groups.iter().zip([0, TILE_BYTES]) {
+        // SAFETY: the caller's promise.
+        unsafe { groups.decode(step, out.add(at)) }
+    }
+}
+
 /// Decodes some steps of two blocks.
 ///
 /// # Safety
 /// The blocks must have the steps, and `out` room for them, those of the first block first.
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 unsafe fn decode(groups: [Groups; 2], steps: Range<usize>, out: &mut [f32]) -> TileRun {
     let first = out.as_mut_ptr().cast::<u8>();
     let second = first.wrapping_add(steps.len() * TILE_BYTES);
     for (i, step) in steps.enumerate() {
         for (groups, out) in groups.iter().zip([first, second]) {
             // SAFETY: the caller's promise.
-            unsafe { store_tile(groups.tile(step), out.add(i * TILE_BYTES)) }
+            unsafe { groups.decode(step, out.add(i * TILE_BYTES)) }
         }
     }
     TileRun::packed([first.cast_const(), second.cast_const()])
@@ -218,13 +264,4 @@ pub(crate) unsafe fn peak(rounds: usize) -> f64 {
         }
     }
     (2 * 12 * (rounds / COUNT) * COUNT * TILE_ROWS * TILE_ROWS * COLUMNS) as f64
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn store_tile(rows: [__m512i; TILE_ROWS], out: *mut u8) {
-    for (r, row) in rows.iter().enumerate() {
-        // SAFETY: the caller's promise: a tile fits.
-        unsafe { _mm512_storeu_si512(out.add(r * TILE_ROW_BYTES).cast(), *row) }
-    }
 }

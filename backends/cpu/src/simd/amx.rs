@@ -24,6 +24,7 @@ pub(crate) fn is_available() -> bool {
     const OS_SAVES: u32 = 1 << 27;
     let vectors = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
     let vectors = vectors && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+    let vectors = vectors && is_x86_feature_detected!("avx512vbmi");
     if !vectors || __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES != TILES || __cpuid(1).ecx & OS_SAVES == 0 {
         return false;
     }
@@ -227,6 +228,75 @@ pub(crate) unsafe fn add_2x1(_: &Tiles, a: TileRun, (b, count): (PartTiles, usiz
             out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
+    }
+}
+
+/// Sums of sixteen rows twice by one second factor that stay in tiles 0 and 1 from step to step, so that the caller makes
+/// the tiles of later steps while these are multiplied. The compiler has no use of its own for tiles. Every result is added
+/// up as in [`add_2x1`].
+pub(crate) struct Sums2x1<'t>(#[allow(dead_code)] &'t Tiles);
+
+impl<'t> Sums2x1<'t> {
+    /// Sums of nothing.
+    ///
+    /// # Safety
+    /// Until [`Sums2x1::store`] no other products may be made on this thread.
+    #[inline(always)]
+    pub(crate) unsafe fn zero(tiles: &'t Tiles) -> Self {
+        // SAFETY: a `Tiles` exists only where the processor has them.
+        unsafe { asm!("tilezero tmm0", "tilezero tmm1", out("tmm0") _, out("tmm1") _, options(nostack, nomem)) }
+        Sums2x1(tiles)
+    }
+
+    /// Adds one step: two tiles of the first factor that lie one after the other, three parts of the second.
+    ///
+    /// # Safety
+    /// `a` must hold two tiles, `b` a step of the columns set up.
+    #[inline(always)]
+    pub(crate) unsafe fn add(&mut self, a: *const u8, b: PartTiles) {
+        let part = |p: usize| b.first.wrapping_add(p * PartTiles::tile_bytes(b.columns));
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "tileloadd tmm4, [{a} + {whole}*1]",
+                "tileloadd tmm6, [{high} + {row}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{a} + {whole}*1 + 1024]",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                "tileloadd tmm7, [{middle} + {row}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm7",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "tileloadd tmm6, [{low} + {row}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                a = in(reg) a,
+                whole = in(reg) TILE_ROW_BYTES,
+                row = in(reg) 4 * b.columns,
+                high = in(reg) part(0),
+                middle = in(reg) part(1),
+                low = in(reg) part(2),
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Writes the sums: two tiles of so many columns, the second [`TILE_BYTES`] after the first.
+    ///
+    /// # Safety
+    /// `sums` must hold them.
+    #[inline(always)]
+    pub(crate) unsafe fn store(self, columns: usize, sums: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "tilestored [{sums} + {row}*1], tmm0",
+                "tilestored [{sums} + {row}*1 + 1024], tmm1",
+                sums = in(reg) sums,
+                row = in(reg) 4 * columns,
+                options(nostack),
+            );
+        }
     }
 }
 
