@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Decoding speed of servers of one model, interleaved question by question, and whether they say the same.
 
-    ratio.py QUESTIONS.jsonl URL URL ...        [--count N] [--max-tokens N]
+    ratio.py QUESTIONS.jsonl URL URL ...        [--count N] [--max-tokens N] [--concurrency N]
 
 QUESTIONS has a `question` per line (GSM8K's form). The first server is what the others are compared with; start it with
-`--speculative off`. Speed is output tokens after the first one by the time they took, streamed, one request at a time, greedy.
+`--speculative off`. Speed is output tokens after the first one by the time they took, streamed, greedy; one request at a time,
+or with `--concurrency` so many at once, all of them by the time until the last one ended, prompts included.
 Needs Python 3 and nothing else. Ends with status 1 where answers differ.
 """
 
@@ -13,6 +14,7 @@ import json
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 
 def ask(url, question, max_tokens):
@@ -40,6 +42,18 @@ def ask(url, question, max_tokens):
     return "".join(text), tokens - 1, time.monotonic() - first
 
 
+def ask_all(url, questions, max_tokens):
+    """The answers, their tokens, and the seconds until the last one ended."""
+    if len(questions) == 1:
+        text, tokens, seconds = ask(url, questions[0], max_tokens)
+        return [text], tokens, seconds
+    begin = time.monotonic()
+    with ThreadPoolExecutor(len(questions)) as clients:
+        replies = list(clients.map(lambda question: ask(url, question, max_tokens), questions))
+    seconds = time.monotonic() - begin
+    return [text for text, _, _ in replies], sum(tokens for _, tokens, _ in replies), seconds
+
+
 def drafts(url):
     """Verifications, accept length with the target's own token, and acceptance by place; None without drafts."""
     page = urllib.request.urlopen(f"{url}/metrics").read().decode()
@@ -63,15 +77,16 @@ def main():
     parser.add_argument("urls", nargs="+")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=300)
+    parser.add_argument("--concurrency", type=int, default=1)
     args = parser.parse_args()
     with open(args.questions, encoding="utf-8") as lines:
         questions = [json.loads(line)["question"] for line in lines][: args.count]
     speeds, answers = {url: [] for url in args.urls}, {url: [] for url in args.urls}
     totals = {url: [0, 0.0] for url in args.urls}
-    for question in questions:
+    for first in range(0, len(questions), args.concurrency):
         for url in args.urls:
-            text, tokens, seconds = ask(url, question, args.max_tokens)
-            answers[url].append(text)
+            texts, tokens, seconds = ask_all(url, questions[first : first + args.concurrency], args.max_tokens)
+            answers[url].extend(texts)
             if tokens > 0:
                 speeds[url].append(tokens / seconds)
                 totals[url][0] += tokens
@@ -81,7 +96,7 @@ def main():
         ratios = sorted(ours / theirs for ours, theirs in zip(speeds[url], speeds[base]))
         tokens, seconds = totals[url]
         same = "same answers" if answers[url] == answers[base] else "OTHER ANSWERS"
-        print(f"{url}: {tokens / seconds:.0f} tokens/s, ratio by question {ratios[len(ratios) // 2]:.2f} (median), {same}")
+        print(f"{url}: {tokens / seconds:.0f} tokens/s, median ratio {ratios[len(ratios) // 2]:.2f}, {same}")
         if found := drafts(url):
             print(f"    {found}")
     sys.exit(any(answers[url] != answers[base] for url in args.urls))
