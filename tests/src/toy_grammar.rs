@@ -35,7 +35,7 @@ impl Grammar for ToyGrammar {
 impl TokenConstraint for Toy {
     fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
         if self.grammar.fails_after == Some(self.tokens.len()) {
-            return Err(ConstraintError("the toy was told to fail".to_owned()));
+            return Err(ConstraintError::Impossible("the toy was told to fail".to_owned()));
         }
         let sum: u32 = self.tokens.iter().map(|id| id.0 * 7 + 1).sum();
         let allowed: Vec<TokenId> = (0..64).filter(|id| (id * 5 + sum).is_multiple_of(3)).map(TokenId).collect();
@@ -44,7 +44,7 @@ impl TokenConstraint for Toy {
 
     fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
         if !self.mask()?.allows(token) {
-            return Err(ConstraintError(format!("token {token} was not allowed")));
+            return Err(ConstraintError::Broken(format!("token {token} was not allowed")));
         }
         self.tokens.push(token);
         Ok(())

@@ -1,5 +1,6 @@
 //! The loop of the device thread: inbox → plan → run → commit → events.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use perilune_cache::{CacheKey, CacheManager};
-use perilune_sampling::SeedSource;
+use perilune_sampling::{ConstraintError, SeedSource};
 use perilune_scheduler::{
     Committed, Draws, Event, EventKind, FinishReason, RunOutcome, Scheduler, SchedulerConfig, SeqId, SequenceRequest,
-    StepPlan, TokenRole,
+    StepPlan, TokenRole, Turn,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -23,6 +24,9 @@ use crate::handle::{Command, Shared, Submission};
 use crate::stats::{EngineStats, MAX_PLACES, Work};
 use crate::step::{Spare, outcomes, step_input};
 use crate::{EngineState, Fault, GenerateRequest, StepRunner};
+
+/// How long to sleep where all wait for masks; commands are looked for in between.
+const NAP: Duration = Duration::from_micros(500);
 
 /// Runs until told to stop, until nobody can reach the engine any more, or until a step fails.
 pub(crate) fn run<R: StepRunner>(
@@ -72,6 +76,14 @@ enum Ending {
     No,
     WhenIdle,
     Now,
+}
+
+/// Whether a step brought something forward.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stepped {
+    Yes,
+    /// All wait for their masks.
+    Waited,
 }
 
 impl<R: StepRunner> DeviceThread<R> {
@@ -125,11 +137,11 @@ impl<R: StepRunner> DeviceThread<R> {
                 Ending::WhenIdle if self.is_idle() => return Ok(()),
                 _ => {}
             }
-            if !self.scheduler.is_idle() {
-                self.step()?;
-            }
+            let stepped = if self.scheduler.is_idle() { Stepped::Yes } else { self.step()? };
             self.publish();
-            self.note_progress();
+            if stepped == Stepped::Yes {
+                self.note_progress();
+            }
         }
     }
 
@@ -205,15 +217,28 @@ impl<R: StepRunner> DeviceThread<R> {
         }
     }
 
-    fn step(&mut self) -> Result<(), String> {
-        let plan = self.scheduler.plan(&mut self.cache);
+    fn step(&mut self) -> Result<Stepped, String> {
+        let late = Cell::new(None);
+        let turn = |id| {
+            let turn = self.constraints.turn(id);
+            late.set(if turn == Turn::Later { Some(id) } else { late.get() });
+            turn
+        };
+        let plan = self.scheduler.plan(&mut self.cache, &turn);
         self.shared.lock_monitor().stats.preemptions += plan.preempted.len() as u64;
         if !self.queued.is_empty() {
             plan.runs.iter().for_each(|run| self.leave_queue(run.seq));
         }
         if plan.runs.is_empty() {
-            // Memory was taken back from everybody; the next plan begins with the earliest sequence.
-            return if plan.preempted.is_empty() { Err("no sequence can make progress".into()) } else { Ok(()) };
+            return match late.get() {
+                // Memory was taken back from everybody; the next plan begins with the earliest sequence.
+                _ if !plan.preempted.is_empty() => Ok(Stepped::Yes),
+                Some(id) => {
+                    self.constraints.wait_a_moment(id, NAP);
+                    Ok(Stepped::Waited)
+                }
+                None => Err("no sequence can make progress".into()),
+            };
         }
         // Before the step too: a long one is not to look as if nothing ran.
         self.publish();
@@ -238,7 +263,7 @@ impl<R: StepRunner> DeviceThread<R> {
         events.iter().for_each(|event| count_event(&mut monitor.stats, &event.kind));
         drop(monitor);
         self.send(events);
-        Ok(())
+        Ok(Stepped::Yes)
     }
 
     /// The next mask is computed from now on.
@@ -257,7 +282,11 @@ impl<R: StepRunner> DeviceThread<R> {
                 events.retain(|event| event.seq != run.seq);
                 self.scheduler.abort(run.seq, &mut self.cache);
                 self.shared.lock_monitor().stats.finished.failed += 1;
-                self.fail(run.seq, (Fault::Request, error.to_string()));
+                let fault = match error {
+                    ConstraintError::Impossible(_) => Fault::Request,
+                    ConstraintError::Broken(_) => Fault::Engine,
+                };
+                self.fail(run.seq, (fault, error.to_string()));
             }
         }
     }

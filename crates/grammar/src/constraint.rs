@@ -59,7 +59,7 @@ impl GrammarConstraint {
                 let all = usize::from(come) == thinking.rest.len();
                 Ok(if all { Preamble::Over } else { Preamble::Closing(come + 1) })
             }
-            _ => Err(ConstraintError(format!("token {token} was not allowed while the model thinks"))),
+            _ => Err(ConstraintError::Broken(format!("token {token} was not allowed while the model thinks"))),
         }
     }
 }
@@ -93,7 +93,7 @@ impl TokenConstraint for GrammarConstraint {
         } else if self.matcher.is_error() {
             return Err(failed(&self.matcher.get_error().unwrap_or_default()));
         } else {
-            return Err(failed("the answer was complete"));
+            return Err(ConstraintError::Broken("the answer was complete".to_owned()));
         }
         self.in_grammar += 1;
         Ok(())
@@ -107,7 +107,7 @@ impl TokenConstraint for GrammarConstraint {
         }
         let before = count - inside;
         if before >= self.preamble.len() {
-            return Err(failed("more tokens were to be taken back than had come"));
+            return Err(ConstraintError::Broken("more tokens were to be taken back than had come".to_owned()));
         }
         self.preamble.truncate(self.preamble.len() - before);
         Ok(())
@@ -120,12 +120,32 @@ impl std::fmt::Debug for GrammarConstraint {
     }
 }
 
-/// A sentence without the state dump that the library may add.
+/// A sentence without the state dump that the library may add. What it says is about the grammar, but for its own panics and
+/// for tokens that its mask did not allow.
 fn failed(reason: &str) -> ConstraintError {
     let first = match reason.lines().next().unwrap_or_default() {
         // The parser's name for it.
         first if first.contains("NoExtensionBias") => "no text can follow what has been written",
         first => first,
     };
-    ConstraintError(format!("the grammar cannot go on: {first}"))
+    let message = format!("the grammar cannot go on: {first}");
+    let faults = ["panic: ", "out of range", "doesn't satisfy the grammar", "rollback"];
+    if faults.iter().any(|fault| first.contains(fault)) {
+        return ConstraintError::Broken(message);
+    }
+    ConstraintError::Impossible(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_the_library_are_not_the_requests() {
+        let broken = |reason: &str| matches!(failed(reason), ConstraintError::Broken(_));
+        assert!(broken("panic: index out of bounds\n<backtrace>"));
+        assert!(broken("token \"a\" doesn't satisfy the grammar; forced bytes: got 'a'"));
+        assert!(!broken("Parser Error: Current row has 2007 items; max is 2000"));
+        assert!(!broken("NoExtensionBias\n<non-verbose/>"));
+    }
 }

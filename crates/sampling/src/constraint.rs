@@ -9,10 +9,16 @@ use std::sync::Arc;
 
 use perilune_tensor::{TokenId, TokenMask};
 
-/// Why a constraint cannot go on: a limit of its own, or a token that it had not allowed. Ends its sequence alone.
+/// Why a constraint cannot go on. Ends its sequence alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConstraintError(pub String);
+pub enum ConstraintError {
+    /// What the request demands cannot be written: nothing can follow, or following it needs more than its limits allow.
+    #[error("{0}")]
+    Impossible(String),
+    /// A fault of whoever follows the grammar, or a token that was not allowed: nothing that the request could do better.
+    #[error("{0}")]
+    Broken(String),
+}
 
 /// The state of one sequence in a grammar.
 pub trait TokenConstraint: Send + fmt::Debug {
@@ -123,7 +129,7 @@ mod tests {
 
         fn accept(&mut self, token: TokenId) -> Result<(), ConstraintError> {
             if !self.0.is_empty() {
-                return Err(ConstraintError("the answer was complete".to_owned()));
+                return Err(ConstraintError::Broken("the answer was complete".to_owned()));
             }
             self.0.push(token);
             Ok(())

@@ -12,6 +12,6 @@ mod sequence;
 
 pub use checkpoints::{CheckpointRules, Known, PlannedPositions};
 pub use event::{Event, EventKind, FinishReason, SeqId, TokenRole, Usage};
-pub use plan::{Committed, Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, StepPlan};
+pub use plan::{Committed, Draws, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, StepPlan, Turn};
 pub use scheduler::{Scheduler, SchedulerConfig};
 pub use sequence::{Occurrences, Sequence, SequenceRequest};

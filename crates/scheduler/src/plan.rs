@@ -16,6 +16,17 @@ pub enum Draws {
     Nothing,
 }
 
+/// Whether a sequence may draw in the next step. What else it has to compute does not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Yes, with drafts.
+    Free,
+    /// One token, without drafts.
+    NoDrafts,
+    /// Not yet: what it needs for that is late, and nobody else is to wait for it.
+    Later,
+}
+
 /// The next tokens of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedRun {

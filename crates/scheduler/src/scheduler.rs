@@ -7,6 +7,9 @@
 //!
 //! A sequence whose beginning an earlier one is computing right now waits for it, and the state where the two part is
 //! saved: of many requests with one long beginning only the first computes it.
+//!
+//! A sequence that cannot draw yet ([`Turn::Later`]) is left out, or computed up to its last token; it keeps its memory and
+//! its place.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
@@ -18,7 +21,7 @@ use crate::checkpoints::{CheckpointRules, Known};
 use crate::sequence::finite;
 use crate::{
     Committed, Draws, Event, EventKind, FinishReason, PlannedRun, PlannedSnapshot, RowOutcome, RunOutcome, SeqId,
-    Sequence, SequenceRequest, StepPlan,
+    Sequence, SequenceRequest, StepPlan, Turn,
 };
 
 /// Limits of a step.
@@ -43,10 +46,11 @@ pub struct SchedulerConfig {
 /// Sequences that a new one is compared with, to find where they part.
 const MAX_COMPARED: usize = 32;
 
-/// What is left of a step's limits while it is planned.
-struct Budget {
+/// What is left of a step's limits while it is planned, and who may draw in it.
+struct Budget<'a> {
     prefill: usize,
     scored: usize,
+    turn: &'a dyn Fn(SeqId) -> Turn,
 }
 
 /// Sequences that run and wait.
@@ -108,11 +112,11 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// The next step; empty only when idle.
-    pub fn plan(&mut self, cache: &mut CacheManager) -> StepPlan {
+    /// The next step; without runs only when idle, where somebody gave up memory, or where those who could run may not draw.
+    pub fn plan(&mut self, cache: &mut CacheManager, turn: &dyn Fn(SeqId) -> Turn) -> StepPlan {
         let mut plan = StepPlan::default();
-        let mut budget =
-            Budget { prefill: self.config.chunked_prefill_size, scored: self.config.max_prompt_logit_rows };
+        let (prefill, scored) = (self.config.chunked_prefill_size, self.config.max_prompt_logit_rows);
+        let mut budget = Budget { prefill, scored, turn };
         let in_order: Vec<SeqId> = self.running.keys().copied().collect();
         for id in in_order {
             self.serve(id, cache, (&mut plan, &mut budget));
@@ -154,7 +158,7 @@ impl Scheduler {
     }
 
     /// Adds the next tokens of a running sequence to the plan, if budget and memory allow.
-    fn serve(&mut self, id: SeqId, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget)) {
+    fn serve(&mut self, id: SeqId, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget<'_>)) {
         loop {
             let Some(sequence) = self.running.get(&id) else { return };
             let wanted = chunk(sequence, budget);
@@ -187,11 +191,12 @@ impl Scheduler {
         id: SeqId,
         tokens: Range<usize>,
         cache: &mut CacheManager,
-        (plan, budget): (&mut StepPlan, &mut Budget),
+        (plan, budget): (&mut StepPlan, &mut Budget<'_>),
     ) {
         let num_running = self.running.len();
         let Some(sequence) = self.running.get_mut(&id) else { return };
-        let wanted = if is_decode(sequence) { sequence.max_drafts(self.config.max_drafts) } else { 0 };
+        let drafts = is_decode(sequence) && (budget.turn)(id) == Turn::Free;
+        let wanted = if drafts { sequence.max_drafts(self.config.max_drafts) } else { 0 };
         let Some(held) = &mut sequence.cache else { return };
         if cache.grow(held, tokens.end).is_err() {
             return;
@@ -218,7 +223,7 @@ impl Scheduler {
 
     /// Lets waiting sequences run, in order, while there is room for all tokens they have and one more, beside those that
     /// the running ones have: whoever starts should not have to give way at once.
-    fn admit(&mut self, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget)) {
+    fn admit(&mut self, cache: &mut CacheManager, (plan, budget): (&mut StepPlan, &mut Budget<'_>)) {
         while self.running.len() < self.config.max_running && budget.prefill > 0 {
             let Some(next) = self.waiting.front() else { return };
             let lookup = cache.lookup(next.key(), next.tokens(), next.reusable());
@@ -355,13 +360,16 @@ fn is_decode(sequence: &Sequence) -> bool {
     sequence.generated() > 0 && sequence.remaining() == 1
 }
 
-/// The positions that a sequence would compute next within the budget. Decoding needs none.
-fn chunk(sequence: &Sequence, budget: &Budget) -> Range<usize> {
+/// The positions that a sequence would compute next within the budget. Decoding needs none. The last position draws, and is
+/// left for later where that may not be.
+fn chunk(sequence: &Sequence, budget: &Budget<'_>) -> Range<usize> {
     let start = sequence.computed;
+    let waits = sequence.generates() && (budget.turn)(sequence.id()) == Turn::Later;
+    let remaining = sequence.remaining().saturating_sub(usize::from(waits));
     if is_decode(sequence) {
-        return start..start + 1;
+        return start..start + remaining;
     }
-    let mut end = start + sequence.remaining().min(budget.prefill);
+    let mut end = start + remaining.min(budget.prefill);
     let scored = sequence.to_score(end);
     if scored.len() > budget.scored {
         end = scored.start + budget.scored;

@@ -12,7 +12,7 @@ use perilune_cache::{ArenaShape, CacheConfig, CacheKey, CacheManager, CacheStats
 use perilune_sampling::{SamplingParams, TokenLogprobs};
 use perilune_scheduler::{
     CheckpointRules, Draws, EventKind, FinishReason, RowOutcome, RunOutcome, Scheduler, SchedulerConfig, SeqId,
-    SequenceRequest, StepPlan,
+    SequenceRequest, StepPlan, Turn,
 };
 use perilune_tensor::TokenId;
 use proptest::prelude::*;
@@ -38,6 +38,8 @@ struct Schedule {
     requests: Vec<Plan>,
     config: SchedulerConfig,
     cache: CacheConfig,
+    /// Sequences may not always draw; when is a matter of this number.
+    moods: Option<u64>,
 }
 
 fn request() -> impl Strategy<Value = Plan> {
@@ -87,8 +89,9 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let sizes = (1usize..6, 0usize..120, (1usize..4, 1usize..20), prop_oneof![Just(0usize), 1usize..200]);
     let drafts = prop_oneof![Just(0usize), 1usize..8];
     let rules = (prop_oneof![Just(0usize), 3usize..20], 1usize..8, prop::bool::weighted(0.9), drafts);
-    let requests = prop::collection::vec(request(), 1..14);
+    let requests = (prop::collection::vec(request(), 1..14), prop::option::of(any::<u64>()));
     (requests, limits, sizes, rules).prop_map(|(requests, limits, sizes, (interval, least_gap, keep, max_drafts))| {
+        let (requests, moods) = requests;
         let (max_running, chunked_prefill_size, max_prompt_logit_rows) = limits;
         let longest = requests.iter().map(|r| r.prompt.len() + r.params.max_tokens.unwrap_or(0)).max().unwrap_or(1);
         let (block_size, spare, (block_len, slot_len), host_len) = sizes;
@@ -99,7 +102,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         config.checkpoints = CheckpointRules { interval, least_gap };
         let arena = ArenaShape { len, block_len, slot_len };
         let prefixes = if keep { Prefixes::Keep } else { Prefixes::Forget };
-        Schedule { requests, config, cache: CacheConfig { arena, block_size, prefixes, host_len } }
+        Schedule { requests, config, cache: CacheConfig { arena, block_size, prefixes, host_len }, moods }
     })
 }
 
@@ -129,6 +132,7 @@ struct World {
     kept: Vec<usize>,
     drafted: usize,
     accepted: usize,
+    steps: u64,
 }
 
 struct Verified {
@@ -154,6 +158,7 @@ impl World {
             kept: Vec::new(),
             drafted: 0,
             accepted: 0,
+            steps: 0,
             schedule,
         }
     }
@@ -219,8 +224,19 @@ impl World {
     }
 
     fn step(&mut self) {
-        let ready = self.decode_ready();
-        let plan = self.scheduler.plan(&mut self.cache);
+        self.steps += 1;
+        let (moods, steps) = (self.schedule.moods, self.steps);
+        let turn = |id: SeqId| match moods.map_or(0, |moods| mix(moods ^ mix(steps) ^ id.0) % 3) {
+            0 => Turn::Free,
+            1 => Turn::NoDrafts,
+            _ => Turn::Later,
+        };
+        let ready = self.decode_ready().into_iter().filter(|id| turn(*id) != Turn::Later).collect();
+        let plan = self.scheduler.plan(&mut self.cache, &turn);
+        for run in plan.runs.iter().filter(|run| run.draws == Draws::Token) {
+            assert!(turn(run.seq) == Turn::Free || run.drafts == 0, "no drafts were to be made");
+            assert_ne!(turn(run.seq), Turn::Later, "it was not to draw");
+        }
         self.check_plan(&plan, &ready);
         self.preemptions += plan.preempted.len();
         // A plan without runs has no operations either: both wait for the next one.
@@ -357,7 +373,8 @@ impl World {
         let fresh = waiting.iter().filter(|id| !self.started.contains(id)).min();
         assert!(fresh.is_none_or(|fresh| running.iter().max() < Some(fresh)), "{running:?} before {waiting:?}");
         // Something moves whenever anything is there.
-        assert!(!plan.runs.is_empty() || self.scheduler.is_idle(), "nothing was planned");
+        let moves = !plan.runs.is_empty() || self.scheduler.is_idle();
+        assert!(moves || self.schedule.moods.is_some(), "nothing was planned");
         for id in &plan.preempted {
             self.computed.remove(id);
         }
@@ -415,6 +432,7 @@ fn every_request_gets_what_it_would_get_alone() {
     let seed = RngSeed::Fixed(3);
     let config = ProptestConfig { cases, failure_persistence: None, rng_seed: seed, ..ProptestConfig::default() };
     let (stats, totals) = (RefCell::new(Vec::new()), RefCell::new((0, 0, 0, 0)));
+    let hits = RefCell::new((0, 0));
     let outcome = TestRunner::new(config).run(&schedule(), |schedule| {
         let mut world = World::new(schedule);
         world.run();
@@ -423,6 +441,11 @@ fn every_request_gets_what_it_would_get_alone() {
         totals.borrow_mut().1 += world.reused;
         totals.borrow_mut().2 += world.drafted;
         totals.borrow_mut().3 += world.accepted;
+        // With moods a sequence may start and be gone before it has a run.
+        if world.schedule.moods.is_none() {
+            hits.borrow_mut().0 += world.cache.stats().hit_tokens;
+            hits.borrow_mut().1 += world.reused as u64;
+        }
         Ok(())
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
@@ -441,7 +464,8 @@ fn every_request_gets_what_it_would_get_alone() {
     ] {
         assert!(count > 100, "{count} {what}");
     }
-    assert_eq!(sum(|s| s.hit_tokens), reused as u64, "hits are counted exactly");
+    let (counted, found) = hits.into_inner();
+    assert_eq!(counted, found, "hits are counted exactly");
 }
 
 fn plain(prompt_len: usize, max_tokens: usize) -> Plan {
@@ -455,7 +479,7 @@ fn plain(prompt_len: usize, max_tokens: usize) -> Plan {
 fn world(requests: Vec<Plan>, num_blocks: usize) -> World {
     let arena = ArenaShape { len: num_blocks + 8 * 3, block_len: 1, slot_len: 3 };
     let cache = CacheConfig { arena, block_size: 4, prefixes: Prefixes::Keep, host_len: 0 };
-    World::new(Schedule { requests, config: config((8, 16, 4), 4 * num_blocks), cache })
+    World::new(Schedule { requests, config: config((8, 16, 4), 4 * num_blocks), cache, moods: None })
 }
 
 #[test]
@@ -479,7 +503,7 @@ fn a_corrupt_sequence_ends_alone() {
     let mut world = world(vec![plain(3, 5), other], 20);
     world.add(SeqId(0), 0);
     world.add(SeqId(1), 1);
-    let plan = world.scheduler.plan(&mut world.cache);
+    let plan = world.scheduler.plan(&mut world.cache, &|_| Turn::Free);
     let outcomes = vec![
         RunOutcome { seq: SeqId(0), rows: vec![RowOutcome::Token(logprobs(0, TokenId(3)))], drafted: 0 },
         RunOutcome { seq: SeqId(1), rows: vec![RowOutcome::NonFinite], drafted: 0 },
