@@ -21,7 +21,7 @@ use crate::lifecycle::{Phase, cut};
 use crate::output_text::{OutputText, TextStep};
 use crate::request_log::LogEntry;
 
-pub use perilune_tokenizer::{CallStep, ParsedToolCall};
+pub use perilune_tokenizer::{CallStep, Channel, ParsedToolCall};
 
 /// What an event added to a choice.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +54,8 @@ pub struct GeneratedToken {
     pub logprobs: Option<TokenLogprobs>,
     /// Characters of output text before it, whatever a stop string cuts off later.
     pub offset: usize,
+    /// What it is part of.
+    pub channel: Channel,
 }
 
 /// Tokens of a choice.
@@ -92,6 +94,8 @@ impl Piece {
         self.reasoning.push_str(&later.reasoning);
         if later.reasoning_was_content {
             self.reasoning.clear();
+            let thought = self.tokens.iter_mut().filter(|token| token.channel == Channel::Reasoning);
+            thought.for_each(|token| token.channel = Channel::Content);
         }
         self.content.push_str(&later.content);
         self.tool_calls.extend(later.tool_calls);
@@ -202,7 +206,8 @@ impl Generation {
             let piece = match event {
                 Some(TokenEvent::PromptLogprobs(list)) => Piece { prompt_logprobs: Some(list), ..Piece::default() },
                 Some(TokenEvent::Token { id, role, logprobs }) => {
-                    let token = GeneratedToken { id, logprobs, offset: self.text.num_chars() };
+                    let (offset, channel) = (self.text.num_chars(), Channel::default());
+                    let token = GeneratedToken { id, logprobs, offset, channel };
                     match self.token(token, role) {
                         Some(piece) => piece,
                         None => continue,
@@ -221,7 +226,7 @@ impl Generation {
         unfold(self, move |mut this| async move { this.next().await.map(|piece| ((index, piece), this)) }).boxed()
     }
 
-    fn token(&mut self, token: GeneratedToken, role: TokenRole) -> Option<Piece> {
+    fn token(&mut self, mut token: GeneratedToken, role: TokenRole) -> Option<Piece> {
         self.observe_token();
         self.log.iter_mut().for_each(|log| log.push(token.id));
         self.counts.completion += 1;
@@ -231,6 +236,7 @@ impl Generation {
             TokenRole::Stop if self.client_stops.contains(&token.id) => TextStep::default(),
             TokenRole::Stop => self.text.end_of_message(token.id),
         };
+        token.channel = step.channel;
         let stopped_by = piece.add_text(step);
         self.counts.reasoning = self.text.num_reasoning_tokens();
         piece.tokens.push(token);

@@ -128,6 +128,7 @@ pub struct EchoedPrompt<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::Channel;
 
     fn known(chosen: (u32, f32), top: &[(u32, f32)]) -> TokenLogprobs {
         let token = |(id, logprob)| TokenLogprob { id: TokenId(id), logprob };
@@ -138,7 +139,8 @@ mod tests {
     fn impossible_tokens_get_the_floor_in_every_shape() {
         let names = TokenNames(None);
         let logprobs = known((3, f32::NEG_INFINITY), &[(1, -0.5), (2, f32::NEG_INFINITY)]);
-        let token = GeneratedToken { id: TokenId(3), logprobs: Some(logprobs.clone()), offset: 0 };
+        let token =
+            GeneratedToken { id: TokenId(3), logprobs: Some(logprobs.clone()), offset: 0, channel: Channel::Content };
         let chat = serde_json::to_string(&names.chat_entry(&token)).unwrap();
         assert!(chat.contains(r#""logprob":-9999.0"#) && !chat.contains("null"), "{chat}");
         let lists = serde_json::to_string(&names.completion_entries(&[token], 5)).unwrap();
@@ -156,7 +158,8 @@ mod tests {
     #[test]
     fn every_shape_writes_a_value_alike() {
         let logprobs = known((1, -0.1), &[(1, -0.1)]);
-        let token = GeneratedToken { id: TokenId(1), logprobs: Some(logprobs.clone()), offset: 0 };
+        let token =
+            GeneratedToken { id: TokenId(1), logprobs: Some(logprobs.clone()), offset: 0, channel: Channel::Content };
         let shapes = [
             serde_json::to_string(&TokenNames(None).chat_entry(&token)).unwrap(),
             serde_json::to_string(&TokenNames(None).completion_entries(&[token], 0)).unwrap(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use perilune_tensor::TokenId;
 use perilune_tokenizer::{
-    CallStep, IncrementalDecoder, OutputDelta, OutputParser, SpecialTokens, StopMatcher, Tokenizer,
+    CallStep, Channel, IncrementalDecoder, OutputDelta, OutputParser, SpecialTokens, StopMatcher, Tokenizer,
 };
 
 use crate::error::ApiError;
@@ -22,6 +22,8 @@ pub struct TextStep {
     pub reasoning_was_content: bool,
     /// The stop string that ends the answer here.
     pub stopped_by: Option<String>,
+    /// What the token was part of.
+    pub channel: Channel,
 }
 
 /// Turns the tokens of one choice into text.
@@ -98,7 +100,8 @@ impl OutputText {
             // An id beyond the tokenizer's vocabulary (padding of the model's) has no text, here and below.
             Source::Chat(parser) => from_delta(parser.push(token).unwrap_or_default()),
             Source::Plain(decoder) => {
-                TextStep { content: decoder.push(token).unwrap_or_default(), ..Default::default() }
+                let content = decoder.push(token).unwrap_or_default();
+                TextStep { content, channel: Channel::Content, ..Default::default() }
             }
             Source::Ids => TextStep::default(),
         };
@@ -177,5 +180,6 @@ fn from_delta(delta: OutputDelta) -> TextStep {
         tool_calls: delta.tool_calls,
         reasoning_was_content: delta.reasoning_was_content,
         stopped_by: None,
+        channel: delta.channel,
     }
 }

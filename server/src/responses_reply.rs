@@ -3,6 +3,9 @@
 //! The output is a list of items in the order of the channels: reasoning, message, calls. In a stream each is announced,
 //! filled, closed; the last event holds the whole response. Where reasoning turns out to have been the answer (the model
 //! never closed its think channel), a stream keeps the reasoning item it showed, and the message brings the text again.
+//!
+//! Log-probabilities are those of the message's tokens, each with the text that it made certain: one whose text is held back
+//! waits for that, and what is left at the end comes with no text. Where thinking was the answer, its tokens are the message's.
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use perilune_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::generation::{CallStep, Counts, Finish, Piece};
+use crate::generation::{CallStep, Channel, Counts, Finish, GeneratedToken, Piece};
 use crate::logprobs::TokenNames;
 use crate::sse::{EventWriter, SseEvent};
 use crate::usage::total_usage;
@@ -58,9 +61,32 @@ impl ResponsesReply {
         }
     }
 
-    fn logprobs(&self, piece: &Piece) -> Vec<TokenLogprob> {
-        let names = TokenNames(Some(&self.tokenizer));
-        piece.tokens.iter().filter_map(|token| names.chat_entry(token)).collect()
+    fn entry(&self, token: &GeneratedToken) -> Option<TokenLogprob> {
+        TokenNames(Some(&self.tokenizer)).chat_entry(token)
+    }
+}
+
+/// Log-probabilities that no event has brought yet.
+#[derive(Debug, Clone, Default)]
+struct Waiting {
+    /// Of the message.
+    said: Vec<TokenLogprob>,
+    /// Of thinking, which may turn out to be the message.
+    thought: Vec<TokenLogprob>,
+}
+
+impl Waiting {
+    fn take_in(&mut self, piece: &Piece, reply: &ResponsesReply) {
+        if piece.reasoning_was_content {
+            self.said.append(&mut self.thought);
+        }
+        for token in &piece.tokens {
+            match token.channel {
+                Channel::Content => self.said.extend(reply.entry(token)),
+                Channel::Reasoning => self.thought.extend(reply.entry(token)),
+                Channel::ToolCall | Channel::Control => {}
+            }
+        }
     }
 }
 
@@ -86,20 +112,21 @@ struct Items<'a> {
     reply: &'a ResponsesReply,
     done: Vec<OutputItem>,
     open: Option<OutputItem>,
+    waiting: Waiting,
     /// Type and fields of each event, without its number.
     said: Vec<(&'static str, Value)>,
 }
 
 impl<'a> Items<'a> {
     fn new(reply: &'a ResponsesReply) -> Self {
-        Items { reply, done: Vec::new(), open: None, said: Vec::new() }
+        Items { reply, done: Vec::new(), open: None, waiting: Waiting::default(), said: Vec::new() }
     }
 
     fn take(&mut self, piece: Piece) {
-        let logprobs = self.reply.logprobs(&piece);
+        self.waiting.take_in(&piece, self.reply);
         self.reasoning(&piece.reasoning);
         if !piece.content.is_empty() {
-            self.content(&piece.content, logprobs);
+            self.content(&piece.content);
         }
         piece.tool_calls.into_iter().for_each(|step| self.call(step));
     }
@@ -121,11 +148,17 @@ impl<'a> Items<'a> {
         self.say_of_part("response.reasoning_text.delta", json!({"delta": more}));
     }
 
-    fn content(&mut self, more: &str, logprobs: Vec<TokenLogprob>) {
+    fn content(&mut self, more: &str) {
         if !matches!(self.open, Some(OutputItem::Message { .. })) {
             let id = self.id("msg");
             self.begin(OutputItem::Message { id, text: String::new(), logprobs: Vec::new() });
         }
+        self.more_text(more);
+    }
+
+    /// Text of the open message, and the log-probabilities that waited for it.
+    fn more_text(&mut self, more: &str) {
+        let logprobs = std::mem::take(&mut self.waiting.said);
         let event = json!({"delta": more, "logprobs": logprobs});
         if let Some(OutputItem::Message { text, logprobs: all, .. }) = &mut self.open {
             text.push_str(more);
@@ -171,6 +204,9 @@ impl<'a> Items<'a> {
     }
 
     fn close_as(&mut self, status: ResponseStatus) {
+        if matches!(self.open, Some(OutputItem::Message { .. })) && !self.waiting.said.is_empty() {
+            self.more_text("");
+        }
         let Some(item) = self.open.clone() else { return };
         match &item {
             OutputItem::Reasoning { text, .. } => {
@@ -211,6 +247,7 @@ pub struct ResponsesEvents {
     reply: ResponsesReply,
     done: Vec<OutputItem>,
     open: Option<OutputItem>,
+    waiting: Waiting,
     counts: Counts,
     finish: Option<Finish>,
     sequence_number: usize,
@@ -223,6 +260,7 @@ impl ResponsesEvents {
             reply,
             done: Vec::new(),
             open: None,
+            waiting: Waiting::default(),
             counts: Counts::default(),
             finish: None,
             sequence_number: 0,
@@ -235,11 +273,12 @@ impl ResponsesEvents {
             reply: &self.reply,
             done: std::mem::take(&mut self.done),
             open: self.open.take(),
+            waiting: std::mem::take(&mut self.waiting),
             said: Vec::new(),
         };
         change(&mut items);
-        let Items { done, open, said, .. } = items;
-        (self.done, self.open) = (done, open);
+        let Items { done, open, waiting, said, .. } = items;
+        (self.done, self.open, self.waiting) = (done, open, waiting);
         said.into_iter().map(|(kind, fields)| self.event(kind, fields)).collect()
     }
 

@@ -156,6 +156,44 @@ fn an_answer_in_the_think_channel_is_a_message() {
     assert_eq!(streamed["output"][1]["content"][0]["text"], "answer");
 }
 
+/// The message's log-probabilities, the same whole, in the last event and over all deltas; its text as their bytes have it.
+fn scored(server: &TestServer, limit: usize) -> (Vec<Value>, String, String) {
+    let include = json!({"max_output_tokens": limit, "include": ["message.output_text.logprobs"], "top_logprobs": 1});
+    let part = |response: &Value| {
+        let items = response["output"].as_array().unwrap().iter();
+        let part = items.filter(|item| item["type"] == "message").map(|item| item["content"][0].clone()).last();
+        part.unwrap_or(json!({"text": "", "logprobs": []}))
+    };
+    let whole = part(&post(server.addr, PATH, &body(include.clone())).ok());
+    let events = named_events(post(server.addr, PATH, &with(&body(include), "stream", true)));
+    assert_eq!(part(&checked(&events)), whole, "{limit}");
+    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
+    let entries: Vec<Value> = deltas.flat_map(|(_, event)| event["logprobs"].as_array().unwrap().clone()).collect();
+    assert_eq!(Some(&entries), whole["logprobs"].as_array(), "{limit}");
+    let bytes = entries.iter().flat_map(|entry| entry["bytes"].as_array().unwrap());
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    (entries, String::from_utf8_lossy(&bytes).into_owned(), whole["text"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_messages_tokens_streamed_or_not() {
+    let said = "Is 😀 naïve 北京? 😀";
+    let calls = CALLS.replace("Checking.", said);
+    let plain = format!("{said}<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>");
+    // The second never ends its thinking: what was thought is the message.
+    for markup in [calls, plain] {
+        let server = serve(&markup);
+        let num_tokens = tokenizer().encode_markup(&markup).len();
+        let (entries, spelled, text) = scored(&server, num_tokens + 1);
+        assert_eq!(entries.len(), tokenizer().encode_text(said).len(), "{entries:?}");
+        assert_eq!((spelled.as_str(), text.as_str()), (said, said));
+        for limit in 1..num_tokens {
+            let (_, spelled, text) = scored(&server, limit);
+            assert_eq!(spelled, text, "cut at {limit}");
+        }
+    }
+}
+
 #[test]
 fn a_fault_ends_the_stream_with_its_event() {
     let mut script = Script::markup("one two three");
