@@ -2,10 +2,14 @@
 //!
 //! Content is a list of blocks in the order of the channels: thinking, text, uses of tools. Where thinking turns out to
 //! have been the answer, a stream keeps the block it showed, and a text block brings the words again.
+//!
+//! Arguments stay as the model wrote them: a number may be longer than any machine type, and read as a value it would be lost.
 
 use perilune_protocol::ErrorKind;
 use perilune_tokenizer::ArgumentsForm;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::generation::{CallStep, Counts, Finish, ParsedToolCall, Piece};
@@ -22,33 +26,59 @@ pub struct MessagesReply {
     pub prompt_tokens: usize,
 }
 
+/// A whole answer, with inputs of tools as they were written.
+#[derive(Debug, Serialize)]
+pub struct WholeMessage {
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+    content: Vec<Content>,
+}
+
+/// A block of it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Content {
+    Plain(Value),
+    ToolUse {
+        #[serde(rename = "type")]
+        kind: &'static str,
+        id: String,
+        name: String,
+        input: Box<RawValue>,
+    },
+}
+
 impl MessagesReply {
     /// The whole answer.
-    pub fn whole(&self, choices: Vec<Piece>) -> Value {
+    pub fn whole(&self, choices: Vec<Piece>) -> WholeMessage {
         let piece = choices.into_iter().next().unwrap_or_default();
         let mut content = Vec::new();
         if !piece.reasoning.is_empty() {
-            content.push(json!({"type": "thinking", "thinking": piece.reasoning, "signature": ""}));
+            let block = json!({"type": "thinking", "thinking": piece.reasoning, "signature": ""});
+            content.push(Content::Plain(block));
         }
         if !piece.content.is_empty() {
-            content.push(json!({"type": "text", "text": piece.content}));
+            content.push(Content::Plain(json!({"type": "text", "text": piece.content})));
         }
         let calls = ParsedToolCall::all(piece.tool_calls);
         for (i, call) in calls.iter().enumerate() {
-            content.push(json!({"type": "tool_use", "id": self.use_id(i), "name": call.name, "input": input(call)}));
+            let (id, name) = (self.use_id(i), call.name.clone());
+            content.push(Content::ToolUse { kind: "tool_use", id, name, input: input(call) });
         }
         let (reason, sequence) = stop(piece.finish.as_ref(), calls.len());
-        let mut message = self.message(content, piece.counts);
-        message["stop_reason"] = json!(reason);
-        message["stop_sequence"] = json!(sequence);
-        message
+        let mut fields = self.fields(piece.counts);
+        fields.insert("stop_reason".to_owned(), json!(reason));
+        fields.insert("stop_sequence".to_owned(), json!(sequence));
+        WholeMessage { fields, content }
     }
 
-    fn message(&self, content: Vec<Value>, counts: Counts) -> Value {
-        json!({
-            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
+    /// A message without its content.
+    fn fields(&self, counts: Counts) -> Map<String, Value> {
+        let fields = json!({
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model,
             "stop_reason": null, "stop_sequence": null, "usage": self.usage(counts),
-        })
+        });
+        if let Value::Object(fields) = fields { fields } else { Map::new() }
     }
 
     /// Tokens read from the cache are not input tokens here.
@@ -66,13 +96,22 @@ impl MessagesReply {
 }
 
 /// The arguments as an object; of a call that was cut off, those that are complete.
-fn input(call: &ParsedToolCall) -> Value {
+fn input(call: &ParsedToolCall) -> Box<RawValue> {
     if call.ended || call.form == ArgumentsForm::Raw {
         return object(&call.arguments);
     }
     let complete = &call.arguments[..last_comma(&call.arguments)];
-    let closed = [call.arguments.as_str(), complete].map(|text| serde_json::from_str(&format!("{text}}}")));
-    closed.into_iter().flatten().find(Value::is_object).unwrap_or_else(|| json!({}))
+    let mut closed = [call.arguments.as_str(), complete].into_iter().map(|text| format!("{text}}}"));
+    closed.find_map(|text| raw(&text).filter(|value| is_object(value))).unwrap_or_else(|| object("{}"))
+}
+
+/// A text that is JSON; `None` where it is none.
+fn raw(text: &str) -> Option<Box<RawValue>> {
+    serde_json::from_str(text).ok()
+}
+
+fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
 }
 
 /// Where the last comma between members of the object stands whose beginning `text` is; 0 without one.
@@ -94,11 +133,11 @@ fn last_comma(text: &str) -> usize {
 }
 
 /// Text that is no object stays readable.
-fn object(arguments: &str) -> Value {
-    match serde_json::from_str(arguments) {
-        Ok(Value::Object(map)) => Value::Object(map),
-        Ok(other) => json!({"value": other}),
-        Err(_) => json!({"text": arguments}),
+fn object(arguments: &str) -> Box<RawValue> {
+    match raw(arguments) {
+        Some(value) if is_object(&value) => value,
+        Some(other) => raw(&format!("{{\"value\": {}}}", other.get())).unwrap_or_default(),
+        None => raw(&json!({"text": arguments}).to_string()).unwrap_or_default(),
     }
 }
 
@@ -208,7 +247,7 @@ impl MessagesEvents {
             Some(Block::Thinking) => events.push(self.delta(json!({"type": "signature_delta", "signature": ""}))),
             Some(Block::Text) => {}
             Some(Block::ToolUse) => {
-                let raw = self.unsent.take().map(|text| self.input_delta(&object(&text).to_string()));
+                let raw = self.unsent.take().map(|text| self.input_delta(object(&text).get()));
                 events.extend(raw);
             }
         }
@@ -224,7 +263,8 @@ impl MessagesEvents {
 
 impl EventWriter for MessagesEvents {
     fn begin(&mut self) -> Vec<SseEvent> {
-        let message = self.reply.message(Vec::new(), Counts::default());
+        let mut message = self.reply.fields(Counts::default());
+        message.insert("content".to_owned(), json!([]));
         vec![SseEvent::json(Some("message_start"), &json!({"type": "message_start", "message": message}))]
     }
 

@@ -5,12 +5,12 @@ use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use perilune_protocol::{UsageReport, parse_count_request, parse_messages_request};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::SharedApp;
 use crate::error::ApiError;
 use crate::generation::Piece;
-use crate::messages_reply::{MessagesEvents, MessagesReply, error_body};
+use crate::messages_reply::{MessagesEvents, MessagesReply, WholeMessage, error_body};
 use crate::output_text::OutputText;
 use crate::ready_chat::{FieldNames, ReadyChat, Voice, render, renderer};
 use crate::routes::generate::{Answer, Prepared, answer};
@@ -51,7 +51,7 @@ struct MessagesAnswer {
 impl Answer for MessagesAnswer {
     const ID_PREFIX: &'static str = "msg";
     const PROMPT_FIELD: &'static str = NAMES.prompt;
-    type Whole = Value;
+    type Whole = WholeMessage;
     type Events = MessagesEvents;
 
     fn prepare(app: &SharedApp, id: String, body: &Bytes) -> Result<Prepared<Self>, ApiError> {
@@ -66,7 +66,7 @@ impl Answer for MessagesAnswer {
         self.voice.output()
     }
 
-    fn whole(&self, choices: Vec<Piece>) -> Value {
+    fn whole(&self, choices: Vec<Piece>) -> WholeMessage {
         self.reply.whole(choices)
     }
 

@@ -90,7 +90,7 @@ fn timeless(message: &Value) -> Value {
 }
 
 /// The message, the same whole and streamed.
-fn message(server: &TestServer, body: &Value) -> Value {
+pub fn message(server: &TestServer, body: &Value) -> Value {
     let whole = post(server.addr, PATH, body).ok();
     let streamed = assembled(&named_events(post(server.addr, PATH, &with(body, "stream", true))));
     assert_eq!(timeless(&streamed), timeless(&whole), "{body}");
@@ -100,6 +100,35 @@ fn message(server: &TestServer, body: &Value) -> Value {
 const CALLS: &str = "hm<|close|>think<|sep|><|open|>response<|sep|>Checking.<|close|>response<|sep|><|open|>tools<|sep|>\
     <|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"number\"<|sep|>7<|close|>argument<|sep|><|close|>call<|sep|>\
     <|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>";
+
+/// The input of the one call, as it is written in the answer, whole and streamed.
+fn written(markup: &str) -> (String, String) {
+    let server = serve(markup);
+    let whole = String::from_utf8(post(server.addr, PATH, &body(json!({}))).body).unwrap();
+    let (_, input) = whole.split_once("\"input\":").expect("a call");
+    let deltas = named_events(post(server.addr, PATH, &with(&body(json!({})), "stream", true)));
+    let pieces = deltas.iter().filter_map(|(_, event)| event["delta"]["partial_json"].as_str());
+    (input.split_once("}]").expect("the last block").0.to_owned(), pieces.collect())
+}
+
+#[test]
+fn numbers_beyond_any_machine_type_stay_as_the_model_wrote_them() {
+    let number = "29e669";
+    let typed = CALLS.replace(">7<", &format!(">{number}<"));
+    let (typed, _) = typed.split_once("<|open|>call tool=\"g\"").unwrap();
+    let (whole, streamed) = written(typed);
+    assert_eq!(whole, format!("{{\"a\": {number}}}"));
+    assert_eq!(streamed, whole);
+    let (head, _) = typed.split_once("<|open|>argument").unwrap();
+    for (raw, expected) in [
+        (format!("{{\"a\": {number}}}"), format!("{{\"a\": {number}}}")),
+        (number.to_owned(), format!("{{\"value\": {number}}}")),
+        ("{\"a\": ".to_owned(), "{\"text\":\"{\\\"a\\\": \"}".to_owned()),
+    ] {
+        let (whole, streamed) = written(&format!("{head}<|open|>json type=\"object\"<|sep|>{raw}<|close|>json<|sep|>"));
+        assert_eq!((whole.as_str(), streamed.as_str()), (expected.as_str(), expected.as_str()), "{raw}");
+    }
+}
 
 #[test]
 fn channels_become_blocks_in_order() {
