@@ -202,17 +202,49 @@ impl Factory {
         if mask.num_set() == 0 { Err("nothing can satisfy it".to_owned()) } else { Ok(matcher) }
     }
 
-    /// The smallest part of a schema that cannot be compiled by itself.
+    /// What is wrong with a schema: the smallest part, or the keyword in it, that cannot be compiled by itself.
     fn bad_schema(&self, schema: &Value) -> Option<GrammarError> {
-        let (place, reason) = self.bad_part(schema, schema)?;
-        if place.is_empty() {
-            return Some(GrammarError::Compile(reason));
-        }
+        let BadPart { place, keyword, reason } = self.bad_part(schema, schema)?;
         let rule = format!("it cannot be enforced: {reason}");
-        Some(GrammarError::Schema { path: schema::path(&place), found: "a schema".to_owned(), rule })
+        match keyword {
+            Some((key, value)) => Some(schema::wrong(&place, Some(&key), &value, &rule)),
+            None if place.is_empty() => Some(GrammarError::Compile(reason)),
+            None => Some(GrammarError::Schema { path: schema::path(&place), found: "a schema".to_owned(), rule }),
+        }
     }
 
-    fn bad_part(&self, root: &Value, part: &Value) -> Option<(Vec<String>, String)> {
+    fn bad_part(&self, root: &Value, part: &Value) -> Option<BadPart> {
+        let reason = self.reason_against(root, part)?;
+        let inner = part.as_object().map(schema::children).unwrap_or_default();
+        let deeper = inner.into_iter().find_map(|(place, child)| {
+            let bad = self.bad_part(root, child)?;
+            Some(BadPart { place: [place, bad.place].concat(), ..bad })
+        });
+        deeper.or_else(|| self.bad_keyword(part)).or(Some(BadPart { place: Vec::new(), keyword: None, reason }))
+    }
+
+    /// The keyword that would be refused in any schema.
+    fn bad_keyword(&self, part: &Value) -> Option<BadPart> {
+        let alone = |key: &str, value: &Value| {
+            let schema = Value::Object([(key.to_owned(), value.clone())].into_iter().collect());
+            self.reason_against(&Value::Null, &schema)
+        };
+        let bad = |place: Vec<String>, (key, value): (&str, &Value), reason| {
+            let keyword = Some((key.to_owned(), value.clone()));
+            BadPart { place, keyword, reason }
+        };
+        part.as_object()?.iter().find_map(|(key, value)| match (key.as_str(), value) {
+            ("patternProperties", Value::Object(members)) => members.iter().find_map(|(name, schema)| {
+                let any = Value::Object([(name.clone(), Value::Bool(true))].into_iter().collect());
+                Some(bad(vec![key.clone()], (name, schema), alone(key, &any)?))
+            }),
+            (key, value) if schema::stands_alone(key) => Some(bad(Vec::new(), (key, value), alone(key, value)?)),
+            _ => None,
+        })
+    }
+
+    /// Why a part of a schema cannot be compiled by itself.
+    fn reason_against(&self, root: &Value, part: &Value) -> Option<String> {
         let mut with_definitions = part.clone();
         if let (Some(map), Some(root)) = (with_definitions.as_object_mut(), root.as_object()) {
             let definitions = root.iter().filter(|(key, _)| matches!(key.as_str(), "$defs" | "definitions"));
@@ -221,14 +253,16 @@ impl Factory {
         let mut lark = Lark::default();
         let name = lark.json(&with_definitions);
         lark.rule("start", &name);
-        let reason = self.matcher(lark.finish()).err()?;
-        let inner = part.as_object().map(schema::children).unwrap_or_default();
-        let deeper = inner.into_iter().find_map(|(place, child)| {
-            let (rest, reason) = self.bad_part(root, child)?;
-            Some(([place, rest].concat(), reason))
-        });
-        Some(deeper.unwrap_or((Vec::new(), reason)))
+        self.matcher(lark.finish()).err()
     }
+}
+
+/// A part of a schema that cannot be compiled by itself.
+struct BadPart {
+    place: Vec<String>,
+    /// The keyword at fault and its value, where it is one alone.
+    keyword: Option<(String, Value)>,
+    reason: String,
 }
 
 /// The schemas of tools, with their numbers.
@@ -239,9 +273,14 @@ fn schemas_of(tools: &[ToolRule]) -> impl Iterator<Item = (usize, &Value)> {
     })
 }
 
-/// What the library says, without the dump that may follow.
+/// What the library says, without the dump that may follow. Of an expression that cannot be parsed the reason comes last,
+/// below a drawing of the place.
 fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+    let first = text.lines().next().unwrap_or_default();
+    match text.lines().find_map(|line| line.trim_start().strip_prefix("error: ")) {
+        Some(reason) => format!("{first} {reason}"),
+        None => first.to_owned(),
+    }
 }
 
 impl std::fmt::Debug for Grammars {

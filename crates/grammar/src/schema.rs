@@ -39,6 +39,12 @@ pub(crate) fn children(map: &Map<String, Value>) -> Vec<(Vec<String>, &Value)> {
     found
 }
 
+/// Whether a keyword means the same without those beside it.
+pub(crate) fn stands_alone(key: &str) -> bool {
+    matches!(key, "pattern" | "format" | "multipleOf" | "minimum" | "maximum" | "enum" | "const")
+        || matches!(key, "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties")
+}
+
 /// A place in words: `properties.a.anyOf.0`.
 pub(crate) fn path(place: &[String]) -> String {
     place.join(".")
@@ -100,7 +106,11 @@ impl Checker<'_> {
             "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
                 (!is_count(value)).then_some("it must be an integer from 0")
             }
-            "minimum" | "maximum" | "multipleOf" => (!value.is_number()).then_some("it must be a number"),
+            "minimum" | "maximum" => (!value.is_number()).then_some("it must be a number"),
+            "multipleOf" => {
+                let positive = value.as_f64().is_some_and(|number| number > 0.0);
+                (!positive).then_some("it must be a number greater than 0")
+            }
             "pattern" => (!value.is_string()).then_some("it must be a string"),
             "format" => {
                 let known = value.as_str().is_some_and(|name| FORMATS.contains(&name));
@@ -135,7 +145,8 @@ fn is_count(value: &Value) -> bool {
     value.as_u64().is_some() || value.as_f64().is_some_and(|number| number >= 0.0 && number.fract() == 0.0)
 }
 
-fn wrong(place: &[String], key: Option<&str>, value: &Value, rule: &str) -> GrammarError {
+/// A place, what stands there, and what may.
+pub(crate) fn wrong(place: &[String], key: Option<&str>, value: &Value, rule: &str) -> GrammarError {
     let steps: Vec<String> = place.iter().cloned().chain(key.map(str::to_owned)).collect();
     let text = value.to_string();
     let found = match text.char_indices().nth(EXCERPT_CHARS) {
@@ -171,6 +182,7 @@ mod tests {
             (json!({"required": "a"}), "`required`"),
             (json!({"enum": []}), "`enum`"),
             (json!({"minLength": -1}), "`minLength`"),
+            (json!({"items": {"multipleOf": 0}}), "`items.multipleOf` in it is 0; it must be a number greater than 0"),
             (json!({"x-guidance": {"lenient": true}}), "it uses `x-guidance` at `x-guidance`"),
         ];
         for (schema, expected) in cases {

@@ -1,0 +1,47 @@
+//! What cannot be enforced is refused with its place and the reason.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
+#![allow(dead_code)] // of `walk` only the grammars are used
+
+mod walk;
+
+use perilune_grammar::{GrammarError, Rule, TextRule};
+use serde_json::{Value, json};
+use walk::grammars;
+
+fn refusal(rule: TextRule) -> GrammarError {
+    let (_, grammars) = grammars();
+    match grammars.compile(&Rule::Text(rule.clone())) {
+        Err(error) => error,
+        Ok(_) => panic!("{rule:?} is accepted"),
+    }
+}
+
+#[test]
+fn a_keyword_that_cannot_be_enforced_is_named_with_the_reason() {
+    let cases: [(Value, &str, &str); 7] = [
+        (json!({"type": "string", "pattern": "^(?=a)b$"}), "pattern", "look-around"),
+        (json!({"properties": {"a": {"type": "string", "pattern": "(?!a)b"}}}), "properties.a.pattern", "look-around"),
+        (
+            json!({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "a("}]}),
+            "anyOf.1.pattern",
+            "unclosed group",
+        ),
+        (json!({"items": {"type": "number", "multipleOf": 0}}), "items.multipleOf", "greater than 0"),
+        (json!({"type": "object", "patternProperties": {"ok": {}, "(": {}}}), "patternProperties.(", "unclosed group"),
+        (json!({"patternProperties": {"a": {"pattern": "(?<=a)b"}}}), "patternProperties.a.pattern", "look-around"),
+        (json!({"$defs": {"x": {"pattern": "[b-a]"}}, "items": {"$ref": "#/$defs/x"}}), "$defs.x.pattern", "range"),
+    ];
+    for (schema, path, reason) in cases {
+        let error = refusal(TextRule::Json(schema.clone()));
+        assert_eq!(error.path(), Some(path), "{schema}: {error}");
+        assert!(error.to_string().contains(reason), "{schema}: {error}");
+    }
+}
+
+#[test]
+fn an_expression_with_look_around_is_refused_with_the_reason() {
+    for (text, reason) in [("(?=a)b", "look-around"), ("a(?<!b)", "look-around"), ("a(", "unclosed group")] {
+        let error = refusal(TextRule::Regex(text.to_owned())).to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}
