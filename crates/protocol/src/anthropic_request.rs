@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::fields::{Fields, invalid};
-use crate::message::RequestedCall;
+use crate::message::{RequestedCall, check_id};
 use crate::tools::check_name;
 use crate::{
     ChatCompletionRequest, EffortLevel, GenerationOptions, Message, ParallelCalls, ProtocolError, ResponseFormat,
@@ -241,6 +241,7 @@ fn read_assistant(blocks: Vec<Fields>) -> Result<Message, ProtocolError> {
             "tool_use" => {
                 let (id, name) = (block.required_string("id")?, block.required_string("name")?);
                 check_name(&block.path("name"), &name)?;
+                check_id(&tool_calls, &block.path("id"), &id)?;
                 let arguments = match block.take("input") {
                     None => "{}".to_owned(),
                     Some(input @ Value::Object(_)) => input.to_string(),
@@ -317,6 +318,11 @@ mod tests {
             (json!({"messages": [{"role": "system", "content": "x"}]}), "messages[0].role"),
             (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
             (json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}), "messages[0].content[0].type"),
+            (
+                json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}},
+                    {"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]}),
+                "messages[0].content[1].id",
+            ),
             (
                 json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": 5}]}]}),
                 "messages[0].content[0].input",

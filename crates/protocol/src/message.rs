@@ -108,9 +108,23 @@ fn read_assistant(fields: &mut Fields, name: Option<String>) -> Result<Message, 
         None => fields.string("reasoning")?,
     };
     let path = fields.path("tool_calls");
-    let calls = fields.array("tool_calls")?.unwrap_or_default().into_iter().enumerate();
-    let tool_calls = calls.map(|(i, call)| read_call(format!("{path}[{i}]"), call)).collect::<Result<_, _>>()?;
+    let mut tool_calls = Vec::new();
+    for (i, call) in fields.array("tool_calls")?.unwrap_or_default().into_iter().enumerate() {
+        let call = read_call(format!("{path}[{i}]"), call)?;
+        check_id(&tool_calls, &format!("{path}[{i}].id"), &call.id)?;
+        tool_calls.push(call);
+    }
     Ok(Message::Assistant { content, reasoning, tool_calls, name })
+}
+
+/// Results find their calls by id: a call may not have that of an earlier one of its message. Those without an id are found
+/// by their order.
+pub(crate) fn check_id(earlier: &[RequestedCall], path: &str, id: &str) -> Result<(), ProtocolError> {
+    if id.is_empty() || earlier.iter().all(|call| call.id != id) {
+        return Ok(());
+    }
+    let rule = "an earlier call of the same message has this id; each must have its own";
+    Err(invalid(path, &Value::String(id.to_owned()), rule))
 }
 
 fn read_call(path: String, value: Value) -> Result<RequestedCall, ProtocolError> {
@@ -205,6 +219,11 @@ mod tests {
             (
                 json!({"role": "assistant", "tool_calls": [{"function": {"name": "a<b"}}]}),
                 "messages[0].tool_calls[0].function.name",
+            ),
+            (
+                json!({"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}},
+                    {"id": "", "function": {"name": "f"}}, {"function": {"name": "f"}}, {"id": "a", "function": {"name": "g"}}]}),
+                "messages[0].tool_calls[3].id",
             ),
             (
                 json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::fields::{Fields, invalid};
 use crate::generation::MAX_TOP_LOGPROBS;
-use crate::message::RequestedCall;
+use crate::message::{RequestedCall, check_id};
 use crate::thinking::read_effort;
 use crate::tools::{check_name, read_schema};
 use crate::{
@@ -205,8 +205,16 @@ fn read_item(mut item: Fields, messages: &mut Vec<Message>) -> Result<(), Protoc
             check_name(&item.path("name"), &name)?;
             let arguments = item.string("arguments")?.filter(|text| !text.trim().is_empty());
             let call = RequestedCall { id, name, arguments: arguments.unwrap_or_else(|| "{}".to_owned()) };
-            add_to_turn(messages, |_| true, |turn| turn.calls.push(call));
-            Ok(())
+            let mut checked = Ok(());
+            add_to_turn(
+                messages,
+                |_| true,
+                |turn| {
+                    checked = check_id(turn.calls, &item.path("call_id"), &call.id);
+                    turn.calls.push(call);
+                },
+            );
+            checked
         }
         "function_call_output" => {
             let tool_call_id = item.required_string("call_id")?;
@@ -365,6 +373,11 @@ mod tests {
             (json!({"input": [{"role": "user"}]}), "input[0].content"),
             (json!({"input": [{"role": "critic", "content": "x"}]}), "input[0].role"),
             (json!({"input": [{"type": "function_call_output", "output": "x"}]}), "input[0].call_id"),
+            (
+                json!({"input": [{"type": "function_call", "call_id": "a", "name": "f"},
+                    {"type": "function_call", "call_id": "a", "name": "g"}]}),
+                "input[1].call_id",
+            ),
             (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
             (json!({"tools": [{"type": "function", "name": "a-b"}]}), "tools[0].name"),
             (json!({"text": {"format": {"type": "xml"}}}), "text.format.type"),

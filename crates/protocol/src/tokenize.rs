@@ -8,6 +8,10 @@ use crate::fields::Fields;
 use crate::generation::read_ids;
 use crate::{ChatCompletionRequest, ProtocolError, parse_object};
 
+/// What changes the prompt of a conversation, and nothing about a text.
+const OF_CHATS: &[&str] =
+    &["tools", "tool_choice", "response_format", "reasoning_effort", "thinking", "chat_template_kwargs"];
+
 /// What to tokenise.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenizeInput {
@@ -37,9 +41,21 @@ impl TokenizeRequest {
         let fields = &mut Fields::root(parse_object(body)?);
         let return_token_strs = fields.boolean("return_token_strs")?.unwrap_or(false);
         if fields.contains("messages") {
+            if let Some(prompt) = fields.take("prompt") {
+                return Err(fields.refuse("prompt", &prompt, "`messages` are given: only one of the two is tokenized"));
+            }
             let chat = read_prompt_parts(fields)?;
             let model = chat.model.clone();
             return Ok(TokenizeRequest { model, input: TokenizeInput::Chat(Box::new(chat)), return_token_strs });
+        }
+        for key in OF_CHATS {
+            if let Some(value) = fields.take(key) {
+                return Err(fields.refuse(
+                    key,
+                    &value,
+                    "it belongs to `messages`, and would not count beside `prompt`",
+                ));
+            }
         }
         let input = TokenizeInput::Text(fields.required_string("prompt")?);
         Ok(TokenizeRequest { model: fields.string("model")?, input, return_token_strs })
@@ -100,6 +116,13 @@ mod tests {
         let chat = TokenizeRequest::parse(chat).unwrap();
         assert!(matches!(chat.input, TokenizeInput::Chat(_)) && chat.return_token_strs);
         assert_eq!(chat.model.as_deref(), Some("m"));
+        for (bad, param) in [
+            (r#"{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}"#, "prompt"),
+            (r#"{"prompt": "a", "tools": []}"#, "tools"),
+            (r#"{"prompt": "a", "chat_template_kwargs": {"thinking": false}}"#, "chat_template_kwargs"),
+        ] {
+            assert_eq!(TokenizeRequest::parse(bad.as_bytes()).unwrap_err().param(), Some(param));
+        }
         assert_eq!(TokenizeRequest::parse(b"{}").unwrap_err().param(), Some("prompt"));
         assert_eq!(TokenizeRequest::parse(br#"{"prompt": 1}"#).unwrap_err().param(), Some("prompt"));
         assert_eq!(DetokenizeRequest::parse(br#"{"tokens": [1, 2]}"#).unwrap().tokens, [1, 2]);
