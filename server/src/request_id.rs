@@ -1,4 +1,6 @@
 //! `X-Request-Id`: the client's own, or a new one; on every response, and part of every completion's id.
+//!
+//! An id that is not 1 to 128 visible ASCII characters is replaced, and a warning says so.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,10 +42,16 @@ impl RequestIds {
 
 /// Tags a request and its response.
 pub async fn tag(State(app): State<SharedApp>, mut request: Request, next: Next) -> Response {
-    let given = request.headers().get(&HEADER).and_then(|value| value.to_str().ok());
-    let id = match given.filter(|id| acceptable(id)) {
+    let given = request.headers().get(&HEADER);
+    let id = match given.and_then(|value| value.to_str().ok()).filter(|id| acceptable(id)) {
         Some(id) => id.to_owned(),
-        None => app.request_ids.make(),
+        None => {
+            let id = app.request_ids.make();
+            if let Some(given) = given {
+                tracing::warn!(?given, id, "an X-Request-Id is replaced: it must be 1 to 128 visible ASCII characters");
+            }
+            id
+        }
     };
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.run(request).await;

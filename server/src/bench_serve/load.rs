@@ -84,6 +84,15 @@ fn first_model(base: &str, key: Option<&str>) -> Result<String, ServerError> {
         request = request.header("authorization", format!("Bearer {key}"));
     }
     let mut response = request.call().map_err(|error| failed(error.to_string()))?;
+    let status = response.status();
+    if !status.is_success() {
+        let advice = match (status.as_u16(), key) {
+            (401 | 403, None) => "; it needs a key (--api-key)",
+            (401 | 403, Some(_)) => "; the key (--api-key) is not the server's",
+            _ => "",
+        };
+        return Err(failed(format!("refused, {status}{advice}")));
+    }
     let list: Value = response.body_mut().read_json().map_err(|error| failed(error.to_string()))?;
     let name = list["data"][0]["id"].as_str().map(str::to_owned);
     name.ok_or_else(|| failed("it names no model".to_owned()))
@@ -194,7 +203,31 @@ impl Noise {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// The address of a server that refuses one request for want of a key.
+    fn locked() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(socket.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            socket.write_all(b"HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+        });
+        format!("http://{addr}")
+    }
+
+    #[test]
+    fn a_server_that_wants_a_key_is_said_to_want_one() {
+        let without = first_model(&locked(), None).unwrap_err().to_string();
+        assert!(without.contains("refused, 401") && without.contains("it needs a key"), "{without}");
+        let with = first_model(&locked(), Some("wrong")).unwrap_err().to_string();
+        assert!(with.contains("refused, 401") && with.contains("is not the server's"), "{with}");
+    }
 
     fn outcome(text: &str) -> (Outcome, Result<(), String>) {
         let mut outcome = failed(Duration::ZERO, String::new());

@@ -3,6 +3,7 @@
 //! Keys are the flags' names without the dashes in front (`max-running-requests`, or with underscores). What the file says
 //! becomes the default of its flag, so that a value goes through the same checks wherever it stands.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,9 @@ const SECRET: &[&str] = &["api_key", "admin_api_key"];
 /// Flags that mean nothing in a file.
 const NOT_IN_FILES: &[&str] = &["config", "print_config", "help", "version"];
 
+/// Settings that a file gives, by their ids.
+type Given = BTreeSet<String>;
+
 /// What a command line comes to.
 #[derive(Debug)]
 pub struct CommandLine {
@@ -33,19 +37,19 @@ pub struct CommandLine {
 /// # Errors
 /// What clap says (help and version included); a file that cannot be read or says something unknown.
 pub fn read(args: &[OsString]) -> Result<Result<CommandLine, clap::Error>, ServerError> {
-    let command = match file_named(args) {
+    let (command, given) = match file_named(args) {
         Some(path) => with_defaults(command(), &path)?,
-        None => command(),
+        None => (command(), Given::new()),
     };
-    Ok(parse(command, args))
+    Ok(parse((command, given), args))
 }
 
-fn parse(command: Command, args: &[OsString]) -> Result<CommandLine, clap::Error> {
+fn parse((command, given): (Command, Given), args: &[OsString]) -> Result<CommandLine, clap::Error> {
     let matches = command.clone().try_get_matches_from(args)?;
     let cli = Cli::from_arg_matches(&matches)?;
     let of_serve = matches.subcommand_matches("serve").unwrap_or(&matches);
     let asked = matches.subcommand_name().is_none_or(|name| name == "serve") && of_serve.get_flag("print_config");
-    let printed = asked.then(|| print(&command, of_serve));
+    let printed = asked.then(|| print((&command, &given), of_serve));
     Ok(CommandLine { cli, printed })
 }
 
@@ -67,12 +71,13 @@ fn file_named(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-fn with_defaults(mut command: Command, path: &Path) -> Result<Command, ServerError> {
+fn with_defaults(mut command: Command, path: &Path) -> Result<(Command, Given), ServerError> {
     let io = |source| ServerError::Io { what: format!("cannot read {}", path.display()), source };
     let text = std::fs::read_to_string(path).map_err(io)?;
     let wrong = |value: String, rule: String| ServerError::Flag { flag: FLAG, value, rule };
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| wrong(path.display().to_string(), error.to_string()))?;
+    let mut given = Given::new();
     for (key, value) in table {
         let id = key.replace('-', "_");
         let place = format!("`{key}` in {}", path.display());
@@ -84,8 +89,9 @@ fn with_defaults(mut command: Command, path: &Path) -> Result<Command, ServerErr
             .ok_or_else(|| wrong(place, "it must be a string, a number, true, false, or a list of those".to_owned()))?;
         let set = |arg: clap::Arg| arg.default_value(text.clone());
         command = command.mut_arg(&id, set).mut_subcommand("serve", |serve| serve.mut_arg(&id, set));
+        given.insert(id);
     }
-    Ok(command)
+    Ok((command, given))
 }
 
 fn written(value: &toml::Value) -> Option<String> {
@@ -100,7 +106,7 @@ fn written(value: &toml::Value) -> Option<String> {
 }
 
 /// The settings as a file that would give them, each with where it comes from.
-fn print(command: &Command, matches: &ArgMatches) -> String {
+fn print((command, given): (&Command, &Given), matches: &ArgMatches) -> String {
     let mut out = String::new();
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
@@ -112,7 +118,8 @@ fn print(command: &Command, matches: &ArgMatches) -> String {
         let source = match matches.value_source(id) {
             Some(ValueSource::CommandLine) => "flag",
             Some(ValueSource::EnvVariable) => "environment",
-            _ => "file or default",
+            _ if given.contains(id) => "file",
+            _ => "default",
         };
         let shown = |text: &String| if SECRET.contains(&id) { "***".to_owned() } else { text.clone() };
         let value = match (arg.get_action(), values.as_slice()) {
@@ -201,7 +208,11 @@ mod tests {
         let text = "api-key = [\"sesame\"]\nport = 9001\nhost = \"0.0.0.0\"\n";
         let printed = line(&["--print-config", "--threads", "2"], text).printed.unwrap();
         assert!(!printed.contains("sesame") && printed.contains("***"), "{printed}");
-        assert!(printed.contains("port = 9001 # file") && printed.contains("threads = 2 # flag"), "{printed}");
+        for line in
+            ["port = 9001 # file", "threads = 2 # flag", "api-key = [\"***\"] # file", "retry-after = 1 # default"]
+        {
+            assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
+        }
         let again = line(&[], &printed);
         assert_eq!((again.cli.serve.port, again.cli.serve.model.threads), (9001, Some(2)));
         assert!(again.printed.is_none());
