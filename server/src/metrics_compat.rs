@@ -159,6 +159,11 @@ impl Collector for Figures {
             for (reason, count) in [("stop", finished.stop), ("length", finished.length), ("abort", finished.abort)] {
                 ConstCounter::new(count).encode(family.encode_family(&[("finished_reason", reason)])?)?;
             }
+            let name = "vllm:spec_decode_num_accepted_tokens_per_pos";
+            let mut family = encoder.encode_descriptor(name, "Tokens accepted by place", None, MetricType::Counter)?;
+            for (place, count) in stats.drafts.accepted.iter().enumerate() {
+                ConstCounter::new(*count).encode(family.encode_family(&[("position", place.to_string())])?)?;
+            }
         }
         Ok(())
     }
