@@ -29,6 +29,7 @@ mod script;
 mod scripted_output;
 mod server;
 mod speculation;
+mod steps;
 mod streaming;
 mod structured;
 mod token_ids;

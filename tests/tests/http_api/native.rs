@@ -9,7 +9,7 @@ use crate::server::{TestServer, demo_settings, shared_demo, tokenizer};
 const PATH: &str = "/generate";
 
 /// The answer, the same whole and as the last chunk of a stream.
-fn generate(server: &TestServer, body: &Value) -> Value {
+pub fn generate(server: &TestServer, body: &Value) -> Value {
     let whole = post(server.addr, PATH, body).ok();
     let events = stream(server.addr, PATH, body);
     let (done, chunks) = events.split_last().unwrap();

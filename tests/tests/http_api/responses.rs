@@ -98,7 +98,7 @@ fn checked(events: &[(String, Value)]) -> Value {
 }
 
 /// The response, the same whole and streamed.
-fn respond(server: &TestServer, body: &Value) -> Value {
+pub fn respond(server: &TestServer, body: &Value) -> Value {
     let whole = post(server.addr, PATH, body).ok();
     let streamed = checked(&named_events(post(server.addr, PATH, &with(body, "stream", true))));
     assert_eq!(timeless(streamed), timeless(whole.clone()), "{body}");
@@ -161,7 +161,7 @@ fn scored(server: &TestServer, limit: usize) -> (Vec<Value>, String, String) {
     let include = json!({"max_output_tokens": limit, "include": ["message.output_text.logprobs"], "top_logprobs": 1});
     let part = |response: &Value| {
         let items = response["output"].as_array().unwrap().iter();
-        let part = items.filter(|item| item["type"] == "message").map(|item| item["content"][0].clone()).last();
+        let part = items.filter(|item| item["type"] == "message").map(|item| item["content"][0].clone()).next_back();
         part.unwrap_or(json!({"text": "", "logprobs": []}))
     };
     let whole = part(&post(server.addr, PATH, &body(include.clone())).ok());

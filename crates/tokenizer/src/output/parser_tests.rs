@@ -144,32 +144,6 @@ fn a_call_comes_as_it_is_written() {
     assert_eq!(pieces.concat(), r#"{"city": "Paris, in \"F\""}"#);
 }
 
-/// Tokens come in groups (drafts) or one by one: what a group adds is what its tokens add.
-#[test]
-fn steps_of_any_sizes_add_up_to_the_same_message() {
-    let k3 = k3();
-    let tokens = k3.encode_markup(GOLDEN);
-    let whole = parsed(GOLDEN, OutputStart::Reasoning, &[]);
-    proptest!(fixed_cases(200), |(sizes in proptest::collection::vec(1usize..9, tokens.len()))| {
-        let mut parser = OutputParser::new(k3.clone(), &options(OutputStart::Reasoning, &[])).unwrap();
-        let (mut sum, mut rest) = (ParsedMessage::default(), tokens.as_slice());
-        for size in sizes {
-            let (group, tail) = rest.split_at(size.min(rest.len()));
-            rest = tail;
-            let mut step = ParsedMessage::default();
-            for token in group {
-                let delta = parser.push(*token).unwrap();
-                step.apply(OutputDelta { tool_calls: Vec::new(), ..delta.clone() });
-                delta.tool_calls.into_iter().for_each(|call| ParsedToolCall::apply(&mut sum.tool_calls, call));
-            }
-            sum.reasoning.push_str(&step.reasoning);
-            sum.content.push_str(&step.content);
-        }
-        sum.apply(parser.finish());
-        prop_assert_eq!(&sum, &whole);
-    });
-}
-
 #[test]
 fn tokens_are_attributed_to_their_channels() {
     let k3 = k3();
