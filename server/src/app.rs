@@ -12,6 +12,7 @@ use perilune_tokenizer::{ChatRenderer, Tokenizer};
 
 use crate::aborts::Aborts;
 use crate::access::Keys;
+use crate::chat_reply::ReasoningNames;
 use crate::error::{ApiError, Overload, ServerError};
 use crate::journal::{Journal, JournalSettings};
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
@@ -33,7 +34,9 @@ pub struct Settings {
     pub model_names: Vec<String>,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// Most requests with a body that are read, answered or streamed at once; `None` for any number.
+    /// How long the body of a request may take to come; `None` for ever.
+    pub body_timeout: Option<Duration>,
+    /// Most requests with a body that are answered or streamed at once; `None` for any number.
     pub max_concurrent_requests: Option<usize>,
     /// How long a request may wait for its first step; `None` for ever.
     pub max_queue_time: Option<Duration>,
@@ -47,6 +50,8 @@ pub struct Settings {
     pub stall_timeout: Duration,
     /// Whose rules requests must keep.
     pub profile: ApiProfile,
+    /// Under which names chat completions send reasoning.
+    pub reasoning_names: ReasoningNames,
     /// Under whose names `/metrics` shows its figures once more.
     pub metrics_compat: Option<MetricsCompat>,
     /// What is written down of requests.
@@ -71,6 +76,7 @@ impl Default for Settings {
         Settings {
             model_names: vec!["perilune".to_owned()],
             max_body_bytes: 64 << 20,
+            body_timeout: Some(Duration::from_secs(60)),
             max_concurrent_requests: None,
             max_queue_time: None,
             overload: Overload { status: StatusCode::SERVICE_UNAVAILABLE, retry_after_s: 1 },
@@ -78,6 +84,7 @@ impl Default for Settings {
             ping_interval: Some(Duration::from_secs(10)),
             stall_timeout: Duration::from_secs(120),
             profile: ApiProfile::Open,
+            reasoning_names: ReasoningNames::default(),
             metrics_compat: None,
             journal: JournalSettings::default(),
             keys: Keys::default(),
@@ -122,7 +129,7 @@ pub struct App {
     pub metrics: Metrics,
     /// Writes down requests.
     pub journal: Journal,
-    /// Places for requests that are read, answered or streamed at once.
+    /// Places for requests that are answered or streamed at once.
     pub places: Places,
     /// Requests that can be ended by their id.
     pub aborts: Aborts,

@@ -25,6 +25,23 @@ pub enum ReasoningPlace {
     Nowhere,
 }
 
+/// Under which names reasoning that stands apart is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReasoningNames {
+    /// `reasoning_content`.
+    #[default]
+    One,
+    /// `reasoning` as well, as newer clients of vLLM and others read it.
+    Both,
+}
+
+impl ReasoningNames {
+    /// What stands under the second name.
+    fn second(self, first: Option<&String>) -> Option<String> {
+        first.filter(|_| self == ReasoningNames::Both).cloned()
+    }
+}
+
 /// What the reply says beside the pieces.
 #[derive(Debug, Clone)]
 pub struct ChatReply {
@@ -38,6 +55,8 @@ pub struct ChatReply {
     pub tokenizer: Arc<Tokenizer>,
     /// Where reasoning goes.
     pub reasoning: ReasoningPlace,
+    /// What it is called there.
+    pub reasoning_names: ReasoningNames,
     /// Prompt tokens to report, the generation opener apart.
     pub prompt_tokens: usize,
     /// Alternatives asked for at prompt positions.
@@ -68,6 +87,7 @@ impl ChatReply {
         let calls = ParsedToolCall::all(std::mem::take(&mut piece.tool_calls)).into_iter().enumerate();
         let tool_calls: Vec<ToolCall> = calls.map(|(at, call)| self.tool_call(index, at, call)).collect();
         let answered = !piece.content.is_empty() || tool_calls.is_empty();
+        let reasoning_content = some_text(std::mem::take(&mut piece.reasoning));
         ChatChoice {
             index,
             logprobs: self.logprobs(&piece),
@@ -77,7 +97,8 @@ impl ChatReply {
             message: AssistantMessage {
                 role: "assistant",
                 content: answered.then_some(piece.content),
-                reasoning_content: some_text(piece.reasoning),
+                reasoning: self.reasoning_names.second(reasoning_content.as_ref()),
+                reasoning_content,
                 tool_calls,
             },
         }
@@ -163,10 +184,12 @@ impl ChatChunks {
 
     fn delta(&mut self, index: usize, piece: &Piece) -> ChatDelta {
         let (begun, num_calls) = self.choices.get(index).map_or((true, 0), |choice| (choice.begun, choice.tool_calls));
+        let reasoning_content = some_text(piece.reasoning.clone());
         ChatDelta {
             role: (!begun).then_some("assistant"),
             content: some_text(piece.content.clone()),
-            reasoning_content: some_text(piece.reasoning.clone()),
+            reasoning: self.reply.reasoning_names.second(reasoning_content.as_ref()),
+            reasoning_content,
             tool_calls: self.call_deltas(index, num_calls, &piece.tool_calls),
         }
     }

@@ -180,8 +180,11 @@ pub struct ServeArgs {
     /// Largest request body, in bytes.
     #[arg(long, env = "PERILUNE_MAX_BODY_BYTES", value_name = "BYTES", default_value_t = 64 << 20, value_parser = positive)]
     pub max_body_bytes: usize,
-    /// Most requests that are read, answered or streamed at once; beyond it they are refused as by a full queue; 0 for any
-    /// number.
+    /// How long the body of a request may take to come before it is refused with 408, in seconds; 0 for ever.
+    #[arg(long, env = "PERILUNE_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
+    pub body_timeout: u64,
+    /// Most requests that are answered or streamed at once, counted from when their body is there; beyond it they are refused
+    /// as by a full queue; 0 for any number.
     #[arg(long, env = "PERILUNE_MAX_CONCURRENT_REQUESTS", value_name = "N", default_value_t = 0, value_parser = count::<usize>)]
     pub max_concurrent_requests: usize,
     /// How long a request may wait for its first step before it is refused as by a full queue, in seconds; 0 for ever. With
@@ -206,6 +209,9 @@ pub struct ServeArgs {
     /// 0.95, penalties, several choices) and ends every stream with the usage.
     #[arg(long, env = "PERILUNE_API_PROFILE", value_enum, default_value_t = ApiProfile::Open)]
     pub api_profile: ApiProfile,
+    /// Send what chat completions say in `reasoning_content` in `reasoning`, too.
+    #[arg(long, env = "PERILUNE_REASONING_TWICE")]
+    pub reasoning_twice: bool,
     /// Show the figures of `/metrics` once more under the names of vLLM or SGLang.
     #[arg(long, env = "PERILUNE_METRICS_COMPAT", value_enum, value_name = "SERVER")]
     pub metrics_compat: Option<MetricsCompat>,

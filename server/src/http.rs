@@ -66,6 +66,7 @@ fn routes() -> Vec<Route> {
         Route::get("/", playground::home, op::home()),
         Route::get("/playground", playground::page, op::playground()),
         Route::get("/health", health::health, op::health()),
+        Route::get("/health_generate", health::health_generate, op::health_generate()),
         Route::get("/ready", health::ready, op::ready()),
         Route::get("/version", health::version, op::version()),
         Route::get("/metrics", health::metrics, op::metrics()),

@@ -64,6 +64,7 @@ mod usage;
 mod watchdog;
 
 pub use app::{Served, Settings, TextSide};
+pub use chat_reply::ReasoningNames;
 pub use drain::Shutdown;
 pub use error::{Overload, ServerError};
 pub use server::Server;

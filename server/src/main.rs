@@ -18,7 +18,7 @@ use perilune_server::progress::Show;
 use perilune_server::request_log::RequestLog;
 use perilune_server::tls::TlsFiles;
 use perilune_server::{
-    Overload, Server, Settings, bench, bench_model, bench_serve, chat_cli, convert, inspect, simulate,
+    Overload, ReasoningNames, Server, Settings, bench, bench_model, bench_serve, chat_cli, convert, inspect, simulate,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -112,6 +112,7 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
     Ok(Settings {
         model_names,
         max_body_bytes: args.max_body_bytes,
+        body_timeout: (args.body_timeout > 0).then(|| Duration::from_secs(args.body_timeout)),
         max_concurrent_requests: (args.max_concurrent_requests > 0).then_some(args.max_concurrent_requests),
         max_queue_time: (args.max_queue_time > 0).then(|| Duration::from_secs(args.max_queue_time)),
         overload: Overload {
@@ -122,6 +123,7 @@ fn settings(args: &ServeArgs, options: &LoadOptions) -> Result<Settings> {
         ping_interval: (args.ping_interval > 0).then(|| Duration::from_secs(args.ping_interval)),
         stall_timeout: Duration::from_secs(args.stall_timeout),
         profile: args.api_profile,
+        reasoning_names: if args.reasoning_twice { ReasoningNames::Both } else { ReasoningNames::One },
         metrics_compat: args.metrics_compat,
         journal: JournalSettings { access_log: args.access_log, traces_endpoint: args.otlp_traces_endpoint.clone() },
         request_log: args.request_log.as_deref().map(RequestLog::open).transpose()?,

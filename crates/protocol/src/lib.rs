@@ -48,7 +48,7 @@ pub use message::{Message, RequestedCall};
 pub use model::{ModelCard, ModelList};
 pub use native::NativeRequest;
 pub use operations::{
-    Aborted, AddedToken, Flushed, Health, Readiness, ServerInfo, ServerLimits, TokenizerInfo, Version,
+    AbortRequest, Aborted, AddedToken, Flushed, Health, Readiness, ServerInfo, ServerLimits, TokenizerInfo, Version,
 };
 pub use responses_object::{OutputItem, ResponseObject, ResponseStatus};
 pub use responses_request::{ResponsesEcho, ResponsesRequest};

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::fields::Fields;
+use crate::{ProtocolError, parse_object};
+
 /// `GET /health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Health {
@@ -36,6 +39,31 @@ pub struct Version {
 pub struct Flushed {
     /// Always `true`.
     pub flushed: bool,
+}
+
+/// The body of `POST /abort_request`: what is to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AbortRequest {
+    /// Everything.
+    All,
+    /// The requests of this id.
+    Id(String),
+}
+
+impl AbortRequest {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// What is wrong with it, by field, value and rule.
+    pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
+        let fields = &mut Fields::root(parse_object(body)?);
+        let (all, id) = (fields.boolean("abort_all")?, fields.string("rid")?);
+        if all == Some(true) {
+            return Ok(AbortRequest::All);
+        }
+        let rule = "it must be the id of a request, unless `abort_all` is true";
+        id.map(AbortRequest::Id).ok_or_else(|| fields.missing("rid", rule))
+    }
 }
 
 /// `POST /abort_request`.
@@ -89,7 +117,9 @@ pub struct ServerLimits {
     pub chunked_prefill_size: usize,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// Most requests that are read, answered or streamed at once; `null` for any number.
+    /// Seconds that a body may take to come; `null` for any time.
+    pub body_timeout_s: Option<f64>,
+    /// Most requests that are answered or streamed at once; `null` for any number.
     pub max_concurrent_requests: Option<usize>,
     /// Seconds that a request may wait for its first step; `null` for ever.
     pub max_queue_time_s: Option<f64>,
@@ -123,4 +153,24 @@ pub struct AddedToken {
     pub content: String,
     /// Whether it is left out of texts.
     pub special: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_end_is_said_clearly() {
+        let parse = |body: &str| AbortRequest::parse(body.as_bytes());
+        assert_eq!(parse(r#"{"abort_all": true}"#), Ok(AbortRequest::All));
+        assert_eq!(parse(r#"{"rid": "a", "abort_all": false}"#), Ok(AbortRequest::Id("a".to_owned())));
+        for (body, param) in [
+            (r#"{"rid": "a", "abort_all": 7}"#, "abort_all"),
+            (r#"{"rid": 7, "abort_all": true}"#, "rid"),
+            (r#"{"abort_all": false}"#, "rid"),
+            ("{}", "rid"),
+        ] {
+            assert_eq!(parse(body).unwrap_err().param(), Some(param), "{body}");
+        }
+    }
 }

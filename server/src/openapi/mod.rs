@@ -129,6 +129,7 @@ fn meaning(status: u16) -> &'static str {
         401 => "No API key, or a wrong one.",
         403 => "An administrator's key is needed.",
         404 => "There is no such model.",
+        408 => "The body did not come in time (--body-timeout).",
         413 => "The body is too large (--max-body-bytes).",
         415 => "The body does not say that it is JSON.",
         429 => "No room for the request now, where --overload-status says so.",

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Operation;
 
 /// What routes that read a body refuse.
-const READS: &[u16] = &[400, 413, 415];
+const READS: &[u16] = &[400, 408, 413, 415];
 /// What routes that generate refuse besides.
 const GENERATES: &[u16] = &[404, 429, 500, 503, 529];
 /// What routes that only ask the model's text side refuse besides.
@@ -168,6 +168,13 @@ pub(crate) fn health() -> Operation {
     Operation::new(OPERATIONS, "Whether the process lives")
         .answers::<api::Health>(200, "It does.")
         .answers::<api::Health>(503, "Nothing can be served any more.")
+}
+
+pub(crate) fn health_generate() -> Operation {
+    Operation::new(OPERATIONS, "Whether a token can be generated")
+        .about("Generates one, as SGLang does.")
+        .answers::<api::Health>(200, "It was.")
+        .answers::<api::Health>(503, "It was not, or not in time.")
 }
 
 pub(crate) fn ready() -> Operation {

@@ -2,9 +2,8 @@
 
 use axum::Json;
 use axum::extract::{Request, State};
-use perilune_protocol::{Aborted, AddedToken, ServerInfo, ServerLimits, TokenizerInfo, parse_object};
+use perilune_protocol::{AbortRequest, Aborted, AddedToken, ServerInfo, ServerLimits, TokenizerInfo};
 use perilune_tensor::TokenId;
-use serde_json::Value;
 
 use crate::app::SharedApp;
 use crate::error::ApiError;
@@ -26,6 +25,7 @@ pub async fn server_info(State(app): State<SharedApp>) -> Result<Json<ServerInfo
             max_queued_requests: config.max_queued_requests,
             chunked_prefill_size: config.chunked_prefill_size,
             max_body_bytes: app.settings.max_body_bytes,
+            body_timeout_s: app.settings.body_timeout.map(|time| time.as_secs_f64()),
             max_concurrent_requests: app.settings.max_concurrent_requests,
             max_queue_time_s: app.settings.max_queue_time.map(|time| time.as_secs_f64()),
         },
@@ -65,16 +65,11 @@ pub async fn tokenizer_info(State(app): State<SharedApp>) -> Result<Json<Tokeniz
 /// `{"abort_all": true}` all of them.
 pub async fn abort_request(State(app): State<SharedApp>, request: Request) -> Result<Json<Aborted>, ApiError> {
     let engine = app.serving()?.engine.clone();
-    let body = parse_object(&read_body(&app, request).await?)?;
-    if body.get("abort_all") == Some(&Value::Bool(true)) {
-        engine.abort_all();
-        return Ok(Json(Aborted { aborted: true }));
-    }
-    match body.get("rid") {
-        Some(Value::String(id)) => Ok(Json(Aborted { aborted: app.aborts.abort(id) })),
-        _ => Err(ApiError::invalid(
-            "`rid` is missing; it must be the id of a request, unless `abort_all` is true",
-            Some("rid"),
-        )),
+    match AbortRequest::parse(&read_body(&app, request).await?)? {
+        AbortRequest::All => {
+            engine.abort_all();
+            Ok(Json(Aborted { aborted: true }))
+        }
+        AbortRequest::Id(id) => Ok(Json(Aborted { aborted: app.aborts.abort(&id) })),
     }
 }

@@ -43,6 +43,7 @@ impl Answer for ChatAnswer {
             model,
             tokenizer: ready.voice.tokenizer.clone(),
             reasoning,
+            reasoning_names: app.settings.reasoning_names,
             prompt_tokens: ready.prompt.usage_tokens,
             prompt_logprobs,
             prompt_ids: return_ids.then(|| ready.ids().to_vec()),

@@ -15,6 +15,8 @@ pub mod playground;
 pub mod responses;
 pub mod tokenize;
 
+use std::time::Duration;
+
 use axum::body::{Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
@@ -30,9 +32,15 @@ pub(crate) fn request_id(request: &Request) -> String {
     request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone())
 }
 
-/// Reads a body of JSON of at most the configured size; a longer one is refused by its claim, before it is read.
+/// Reads a body of JSON of at most the configured size.
 pub(crate) async fn read_body(app: &App, request: Request) -> Result<Bytes, ApiError> {
     content_type::check(request.headers())?;
+    read_bytes(app, request).await
+}
+
+/// Reads a body of at most the configured size, in the configured time; a longer one is refused by its claim, before it is
+/// read.
+pub(crate) async fn read_bytes(app: &App, request: Request) -> Result<Bytes, ApiError> {
     let limit = app.settings.max_body_bytes;
     let too_large = || {
         let message = format!("the body is larger than {limit} bytes (--max-body-bytes)");
@@ -42,11 +50,19 @@ pub(crate) async fn read_body(app: &App, request: Request) -> Result<Bytes, ApiE
     if claim.and_then(|claim| claim.parse::<u64>().ok()).is_some_and(|claim| claim > limit as u64) {
         return Err(too_large());
     }
-    match to_bytes(request.into_body(), limit).await {
+    match in_time(app.settings.body_timeout, to_bytes(request.into_body(), limit)).await? {
         Ok(body) => Ok(body),
         Err(error) if is_length_limit(&error) => Err(too_large()),
         Err(error) => Err(ApiError::invalid(format!("the body could not be read: {error}"), None)),
     }
+}
+
+async fn in_time<T>(limit: Option<Duration>, reading: impl Future<Output = T>) -> Result<T, ApiError> {
+    let Some(limit) = limit else { return Ok(reading.await) };
+    tokio::time::timeout(limit, reading).await.map_err(|_| {
+        let message = format!("the body did not come within {} s (--body-timeout)", limit.as_secs_f64());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequestError, message).with_code("body_timeout")
+    })
 }
 
 /// Runs parsing, rendering and tokenising on a thread that may block, so that a large request delays no other.

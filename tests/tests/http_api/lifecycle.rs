@@ -42,6 +42,8 @@ fn only_liveness_answers_while_the_model_is_loading() {
     assert_eq!(get(server.addr, "/health").ok()["status"], "ok");
     let ready = get(server.addr, "/ready");
     assert_eq!((ready.status, ready.json()["status"].as_str()), (503, Some("loading")));
+    let generates = get(server.addr, "/health_generate");
+    assert_eq!((generates.status, generates.json()["status"].as_str()), (503, Some("failed")));
     get(server.addr, "/version").ok();
     assert_eq!(get(server.addr, "/metrics").status, 200);
     for stream in [false, true] {
@@ -259,4 +261,17 @@ fn metrics_count_what_happened() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is missing from\n{page}");
     }
+}
+
+#[test]
+fn a_token_is_generated_to_say_that_one_can_be() {
+    let server = TestServer::over(Script::markup("one two"), demo_settings(), |_| {});
+    let before = server.stats().generated_tokens;
+    assert_eq!(get(server.addr, "/health_generate").ok()["status"], "ok");
+    assert_eq!(server.stats().generated_tokens, before + 1);
+    let corrupt = Script { tokens: vec![None], ..Script::default() };
+    let server = TestServer::over(corrupt, demo_settings(), |_| {});
+    let reply = get(server.addr, "/health_generate");
+    assert_eq!(reply.status, 503);
+    assert!(reply.json()["reason"].as_str().unwrap().contains("not finite"), "{:?}", reply.json());
 }

@@ -6,7 +6,7 @@ use perilune_server::Settings;
 use perilune_tests::gated;
 use serde_json::{Value, json};
 
-use crate::client::{Connection, Reply, get, post, with};
+use crate::client::{Connection, Reply, get, post, raw_request, with};
 use crate::script::Script;
 use crate::server::{TestServer, demo_settings, eventually};
 
@@ -109,4 +109,29 @@ fn a_crowd_is_served_or_refused_and_nothing_stays_behind() {
     clients.into_iter().for_each(|client| client.join().unwrap());
     server.wait_until_idle();
     post(addr, TEXT, &text()).ok();
+}
+
+/// A request whose body never comes as a whole.
+fn half(server: &TestServer, path: &str) -> Connection {
+    let whole = raw_request("POST", path, "Content-Type: application/json\r\n", text().to_string().as_bytes());
+    Connection::open(server.addr, &whole[..whole.len() - 5])
+}
+
+#[test]
+fn a_body_that_does_not_come_is_given_up_and_keeps_nobody_out() {
+    let limit = Duration::from_millis(300);
+    let settings = Settings { body_timeout: Some(limit), max_concurrent_requests: Some(2), ..demo_settings() };
+    let server = TestServer::over(Script::markup(ANSWER), settings, |_| {});
+    let paths = [TEXT, "/v1/chat/completions", "/tokenize", MESSAGES, "/abort_request"];
+    let mut slow: Vec<Connection> = paths.iter().map(|path| half(&server, path)).collect();
+    // More than there are places.
+    post(server.addr, TEXT, &text()).ok();
+    for (path, slow) in paths.iter().zip(&mut slow) {
+        let (status, _) = slow.head();
+        assert_eq!(status, 408, "{path}");
+        let body: Value = serde_json::from_str(&slow.line_with("{").unwrap()).unwrap();
+        assert_eq!(body["type"] == "error", *path == MESSAGES, "{body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains("--body-timeout"), "{body}");
+    }
+    server.wait_until_idle();
 }

@@ -1,5 +1,6 @@
 //! What reaches the client for an exact sequence of tokens: stop strings, characters in pieces, channels, tool calls.
 
+use perilune_server::{ReasoningNames, Settings};
 use perilune_tensor::TokenId;
 use serde_json::{Value, json};
 
@@ -124,6 +125,25 @@ fn channels_come_apart_and_no_control_text_leaks_wherever_the_answer_is_cut() {
         assert!(full.reasoning.starts_with(&cut.reasoning) && full.content.starts_with(&cut.content), "{cut:?}");
         assert!(cut.finish_reason == "length" || cut == full, "{cut:?}");
     }
+}
+
+#[test]
+fn reasoning_may_be_sent_under_both_names() {
+    let settings = Settings { reasoning_names: ReasoningNames::Both, ..demo_settings() };
+    let server = TestServer::over(Script::markup(ANSWER), settings, |_| {});
+    let message = post(server.addr, CHAT, &chat(json!({}))).ok()["choices"][0]["message"].clone();
+    assert_eq!(message["reasoning_content"], "thinking: a < b");
+    assert_eq!(message["reasoning"], message["reasoning_content"]);
+    let mut said = 0;
+    for chunk in stream(server.addr, CHAT, &chat(json!({}))) {
+        let Ok(chunk) = serde_json::from_str::<Value>(&chunk) else { continue };
+        let delta = &chunk["choices"][0]["delta"];
+        assert_eq!(delta.get("reasoning"), delta.get("reasoning_content"), "{chunk}");
+        said += usize::from(delta["reasoning"].is_string());
+    }
+    assert!(said > 0);
+    let one = serve(Script::markup(ANSWER));
+    assert!(post(one.addr, CHAT, &chat(json!({}))).ok()["choices"][0]["message"].get("reasoning").is_none());
 }
 
 #[test]
