@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use perilune_backend::{
-    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaFold, KdaVerify,
-    Linear, Mla, MoeExperts, MoeRoute, NoGraph, RmsNorm, Sample, SampledRow, Segments, SelectRows, Weight,
+    AttnResidual, Backend, BackendError, DeviceInfo, DeviceTensor, Download, Embed, GatedAct, Kda, KdaDims, KdaFold,
+    KdaVerify, Linear, Mla, MoeExperts, MoeRoute, NoGraph, RmsNorm, Sample, SampledRow, Segments, SelectRows, Weight,
 };
 use perilune_cpu::CpuLimits;
 use perilune_tensor::{HostTensor, QuantFormat, TensorSpec};
@@ -90,13 +90,12 @@ impl<B: Backend> Timed<B> {
         Ok(values)
     }
 
-    fn kda_cost(&self, op: &Kda<'_, B::Tensor>) -> Result<Cost, BackendError> {
-        let dims = op.params.dims;
-        let tokens: f64 = self.values(op.segments.len, op.segments.count)?.iter().sum();
+    fn kda_cost(&self, dims: KdaDims, segments: &Segments<'_, B::Tensor>) -> Result<Cost, BackendError> {
+        let tokens: f64 = self.values(segments.len, segments.count)?.iter().sum();
         let state = (dims.state_len() + dims.conv_state_len()) as f64;
         // The state is read and written once a run; decay, two products and an update a token.
         let operations = tokens * dims.state_len() as f64 * 7.0;
-        Ok(Cost { bytes: 8.0 * op.segments.count as f64 * state, operations })
+        Ok(Cost { bytes: 8.0 * segments.count as f64 * state, operations })
     }
 
     fn mla_cost(&self, op: &Mla<'_, B::Tensor>) -> Result<Cost, BackendError> {
@@ -266,22 +265,24 @@ impl<B: Backend> Backend for Timed<B> {
     }
 
     fn kda_prefill(&self, op: Kda<'_, B::Tensor>) -> Result<(), BackendError> {
-        let cost = self.kda_cost(&op)?;
+        let cost = self.kda_cost(op.params.dims, &op.segments)?;
         self.clock("kda_prefill".into(), cost, |b| b.kda_prefill(op))
     }
 
     fn kda_decode(&self, op: Kda<'_, B::Tensor>) -> Result<(), BackendError> {
-        let cost = self.kda_cost(&op)?;
+        let cost = self.kda_cost(op.params.dims, &op.segments)?;
         self.clock("kda_decode".into(), cost, |b| b.kda_decode(op))
     }
 
-    // No step uses these two yet: they are not counted.
     fn kda_verify(&self, op: KdaVerify<'_, B::Tensor>) -> Result<(), BackendError> {
-        self.inner.kda_verify(op)
+        // The state is read, and not written.
+        let cost = self.kda_cost(op.kda.params.dims, &op.kda.segments)?;
+        self.clock("kda_verify".into(), Cost { bytes: cost.bytes / 2.0, ..cost }, |b| b.kda_verify(op))
     }
 
     fn kda_fold(&self, op: KdaFold<'_, B::Tensor>) -> Result<(), BackendError> {
-        self.inner.kda_fold(op)
+        let cost = self.kda_cost(op.dims, &op.segments)?;
+        self.clock("kda_fold".into(), cost, |b| b.kda_fold(op))
     }
 
     fn mla_prefill(&self, op: Mla<'_, B::Tensor>) -> Result<(), BackendError> {

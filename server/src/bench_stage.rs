@@ -5,7 +5,8 @@ use std::time::Instant;
 use perilune_backend::{Backend, Choice, Penalties, Sample, SampleRow};
 use perilune_engine::StateFormat;
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace,
+    BatchPlan, CacheShape, Caches, Effect, FoldBatch, FoldRun, ForwardBatch, Kimi, LogitRows, Run, StepLimits,
+    Workspace,
 };
 use perilune_tensor::TokenId;
 
@@ -34,6 +35,7 @@ pub(crate) struct Stage<B: Backend> {
     model: Kimi<B>,
     workspace: Workspace<B>,
     batch: ForwardBatch<B>,
+    folds: FoldBatch<B>,
     caches: Caches<B>,
     first_blocks: usize,
     blocks_each: usize,
@@ -54,14 +56,14 @@ impl<B: Backend> Stage<B> {
             max_blocks: num_blocks,
             max_logit_rows: room.sequences.max(room.verified),
             max_snapshots: 1,
-            max_verify_rows: 0,
+            max_verify_rows: room.verified,
         };
         let shape = CacheShape::with_room(model.config(), block_size, (num_blocks, room.sequences));
         let workspace = Workspace::new(&backend, model.config(), limits)?;
-        let batch = ForwardBatch::new(&backend, limits)?;
+        let (batch, folds) = (ForwardBatch::new(&backend, limits)?, FoldBatch::new(&backend, limits)?);
         let caches = Caches::new(&backend, model.config(), shape)?;
         let first_blocks = first_blocks.max(blocks_each);
-        Ok(Stage { backend, model, workspace, batch, caches, first_blocks, blocks_each, chunk })
+        Ok(Stage { backend, model, workspace, batch, folds, caches, first_blocks, blocks_each, chunk })
     }
 
     /// Seconds for one prompt of `len` tokens, in chunks as the server would take it.
@@ -119,12 +121,19 @@ impl<B: Backend> Stage<B> {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Seconds for `steps` steps of `rows` tokens each of one sequence, all with logits, after `context` others.
+    /// Seconds for `steps` steps of `rows` tokens each of one sequence, all with logits, after `context` others: several
+    /// tokens are verified, and all of them kept, as with a draft that knows.
     pub(crate) fn rows_after(&mut self, context: usize, (rows, steps): (usize, usize)) -> Result<f64, ServerError> {
         let tokens = self.tokens(rows * steps);
         let begin = Instant::now();
         for (i, tokens) in tokens.chunks_exact(rows).enumerate() {
-            self.step_with(&[(0, context + i * rows, tokens)], LogitRows::Range(0..rows))?;
+            let effect = if rows > 1 { Effect::Verify } else { Effect::Advance };
+            self.step_with(&[(0, context + i * rows, tokens)], (LogitRows::Range(0..rows), effect))?;
+            if effect == Effect::Verify {
+                let fold = FoldRun { first_row: 0, rows, slot: self.slot(0) as u32, snapshots: &[] };
+                self.folds.fill(&self.backend, &[fold]).map_err(server_error)?;
+                self.model.fold(&self.backend, &self.workspace, &self.folds, &mut self.caches)?;
+            }
         }
         Ok(begin.elapsed().as_secs_f64())
     }
@@ -152,10 +161,14 @@ impl<B: Backend> Stage<B> {
 
     /// One step with greedy sampling, as a server does it.
     fn step(&mut self, runs: &[(usize, usize, &[TokenId])]) -> Result<(), ServerError> {
-        self.step_with(runs, LogitRows::Last)
+        self.step_with(runs, (LogitRows::Last, Effect::Advance))
     }
 
-    fn step_with(&mut self, runs: &[(usize, usize, &[TokenId])], wanted: LogitRows) -> Result<(), ServerError> {
+    fn step_with(
+        &mut self,
+        runs: &[(usize, usize, &[TokenId])],
+        (wanted, effect): (LogitRows, Effect),
+    ) -> Result<(), ServerError> {
         let table = |s: usize| match s {
             0 => (0..self.first_blocks as u32).collect(),
             s => {
@@ -171,7 +184,7 @@ impl<B: Backend> Stage<B> {
             blocks,
             logits: wanted.clone(),
             snapshots: &[],
-            effect: Effect::Advance,
+            effect,
         });
         let plan = BatchPlan { runs: runs.collect() };
         self.batch.fill(&self.backend, &plan).map_err(server_error)?;
