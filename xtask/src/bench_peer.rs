@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::process::{output, root, run as run_command};
+use crate::process::{output, run as run_command, target};
 
 /// Tokens of prompts, tokens decoded per sequence, sequences at once.
 const PROMPTS: &str = "512,4096";
@@ -139,8 +139,7 @@ fn add(into: &mut BTreeMap<Work, Vec<f64>>, (work, size): (&str, &Value), speed:
 
 /// The program that this bench has built.
 pub(crate) fn perilune() -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    Command::new(target.join("release/perilune"))
+    Command::new(target().join("release/perilune"))
 }
 
 /// Written where it is missing; a half-written one has no final name.

@@ -2,14 +2,14 @@
 
 use anyhow::{Result, bail};
 
-use crate::process::{cargo, root, run as run_command};
+use crate::process::{cargo, root, run as run_command, target};
 use crate::tidy;
 
 /// Features that build the drivers of GPUs.
 const DRIVERS: &str = "perilune-server/cuda,perilune-server/hip,perilune-gpu-checks/cuda,perilune-gpu-checks/hip";
 
-/// Features with which the tests run GPU kernels on the host.
-const EMULATED: &str = "perilune-kernels-dsl/compile";
+/// Features with which the tests, and the checks of a GPU, run GPU kernels on the host.
+const EMULATED: &str = "perilune-kernels-dsl/compile,perilune-gpu-checks/emulator";
 
 /// Runs all checks; `--skip-python` leaves out the ones that need Python packages.
 pub(crate) fn run(args: &[String]) -> Result<()> {
@@ -38,11 +38,14 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let mut doc = cargo(&["doc", "--release", "--no-deps", "--document-private-items"]);
     doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     run_command(doc)?;
+    // With the features of the tests, so that nothing is compiled once more.
+    let mut programs = cargo(&["build", "--bin", "perilune", "--bin", "gpu-checks"]);
+    programs.args(all).args(["--features", EMULATED]);
+    run_command(programs)?;
+    let mut dry_run = std::process::Command::new("tests/gpu/run");
+    dry_run.arg("--dry-run").arg(target().join("release/gpu-checks")).current_dir(root());
+    run_command(dry_run)?;
     if with_python {
-        // With the features of the tests, so that nothing is compiled once more.
-        let mut server = cargo(&["build", "--bin", "perilune"]);
-        server.args(all).args(["--features", EMULATED]);
-        run_command(server)?;
         let mut python = std::process::Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
         python.arg("tests/clients/run.py").current_dir(root());
         run_command(python)?;

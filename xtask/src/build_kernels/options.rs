@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::process::root;
+use crate::process::target;
 
 /// How to call the command.
 pub(super) const USAGE: &str = "\
@@ -124,7 +124,7 @@ impl Options {
 }
 
 fn default_out() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from).join("kernels")
+    target().join("kernels")
 }
 
 fn architectures(target: &str, chosen: Option<&str>) -> Result<Vec<(&'static str, Family)>> {

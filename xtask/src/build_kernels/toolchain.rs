@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use super::options::Family;
-use crate::process::root;
+use crate::process::target;
 
 /// A pinned package.
 struct Package {
@@ -84,8 +84,7 @@ impl Toolchain {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             bail!("the pinned kernel compilers are those for Linux on x86-64; build the kernels there");
         }
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        let toolchain = Toolchain { folder: root().join(target).join("kernel-compilers") };
+        let toolchain = Toolchain { folder: target().join("kernel-compilers") };
         let wanted = PACKAGES.iter().filter(|p| families.contains(&p.family));
         let missing: Vec<&Package> = wanted.filter(|p| !toolchain.stamp(p).is_file()).collect();
         if missing.is_empty() {
