@@ -1,6 +1,7 @@
 //! What an answer must be, from what a request says: the rule that a grammar is compiled from, and whose fault it is
 //! where that fails.
 
+use axum::http::StatusCode;
 use perilune_engine::SharedGrammar;
 use perilune_grammar::{Arguments, Calls, ChatRule, GrammarError, Parallel, Rule, TextRule, ToolRule};
 use perilune_protocol::{
@@ -11,7 +12,7 @@ use perilune_tokenizer::OutputStart;
 use serde_json::{Value, json};
 
 use crate::app::TextSide;
-use crate::error::ApiError;
+use crate::error::{ApiError, Overload};
 use crate::ready_chat::FieldNames;
 
 /// The rule for a chat's answer; `None` where it is free. `start` is where the prompt will leave it.
@@ -108,6 +109,10 @@ fn compile(text: &TextSide, rule: &Rule) -> Result<SharedGrammar, GrammarError> 
 }
 
 fn refusal(field: &str, error: &GrammarError) -> ApiError {
+    if let GrammarError::Busy(_) = error {
+        let overload = Overload { status: StatusCode::SERVICE_UNAVAILABLE, retry_after_s: 5 };
+        return ApiError::overloaded(overload, error.to_string());
+    }
     let param = match error.path() {
         Some(path) if !path.is_empty() => format!("{field}.{path}"),
         _ => field.to_owned(),

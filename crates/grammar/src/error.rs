@@ -38,6 +38,9 @@ pub enum GrammarError {
     /// The grammar cannot be compiled.
     #[error("it cannot be compiled: {0}")]
     Compile(String),
+    /// Others are being compiled, and have been for this long.
+    #[error("the compiler of grammars has been busy with others for {0:?}")]
+    Busy(Duration),
     /// It takes too long.
     #[error("it takes longer than {0:?} to compile")]
     TimedOut(Duration),

@@ -17,6 +17,9 @@ use crate::deadline::Places;
 use crate::lark::Lark;
 use crate::{ChatRule, CompiledGrammar, GrammarError, TextRule, ToolRule, schema, vocabulary};
 
+/// States of expressions: one or two kilobytes each, for every grammar that runs.
+const MAX_LEXER_STATES: usize = 50_000;
+
 /// What is compiled at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -148,7 +151,8 @@ impl Factory {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         let mut parsers = ParserFactory::new(&environment, capabilities, &slices).map_err(|error| error.to_string())?;
         parsers.quiet();
-        *parsers.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
+        let max_lexer_states = MAX_LEXER_STATES;
+        *parsers.limits_mut() = ParserLimits { verbose_errors: false, max_lexer_states, ..ParserLimits::default() };
         let tokens = ChatTokens::find(tokenizer);
         let thinking = match tokens {
             Some(ChatTokens::Xtml(tokens)) => {

@@ -15,7 +15,9 @@ mod error;
 mod grammars;
 mod keywords;
 mod lark;
+mod numbers;
 mod parameters;
+mod pattern;
 mod schema;
 mod vocabulary;
 

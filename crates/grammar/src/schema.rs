@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 
 use crate::keywords::{ENFORCED, FORMATS, REFUSED, TYPES};
+use crate::numbers::{is_inexact, wrong_bound, wrong_exclusive_bound, wrong_step};
+use crate::pattern::wrong_pattern;
 use crate::{GrammarError, Limits};
 
 /// Longest excerpt of a value in an error, in characters.
@@ -92,12 +94,16 @@ impl Checker<'_> {
         }
         let problem = match key {
             "type" => wrong_type(value),
-            "enum" => value.as_array().is_none_or(Vec::is_empty).then_some("it must be an array, not empty"),
+            "enum" if value.as_array().is_none_or(Vec::is_empty) => Some("it must be an array, not empty"),
+            "enum" | "const" => {
+                is_inexact(value).then_some("numbers from 2^53 on would be rounded; send them as strings")
+            }
             "required" => {
                 let names = value.as_array().is_some_and(|items| items.iter().all(Value::is_string));
                 (!names).then_some("it must be an array of strings")
             }
-            "properties" | "patternProperties" => (!value.is_object()).then_some("it must be an object of schemas"),
+            "properties" | "patternProperties" if !value.is_object() => Some("it must be an object of schemas"),
+            "patternProperties" => value.as_object().and_then(|all| all.keys().find_map(|name| wrong_pattern(name))),
             "anyOf" | "oneOf" | "allOf" => {
                 let items = value.as_array().is_some_and(|items| !items.is_empty());
                 (!items).then_some("it must be an array of schemas, not empty")
@@ -106,12 +112,11 @@ impl Checker<'_> {
             "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
                 (!is_count(value)).then_some("it must be an integer from 0")
             }
-            "minimum" | "maximum" => (!value.is_number()).then_some("it must be a number"),
-            "multipleOf" => {
-                let positive = value.as_f64().is_some_and(|number| number > 0.0);
-                (!positive).then_some("it must be a number greater than 0")
-            }
-            "pattern" => (!value.is_string()).then_some("it must be a string"),
+            "minimum" | "maximum" => wrong_bound(value),
+            // Draft 4 has a boolean here, which the library refuses with its reason.
+            "exclusiveMinimum" | "exclusiveMaximum" => wrong_exclusive_bound(value),
+            "multipleOf" => wrong_step(value),
+            "pattern" => value.as_str().map_or(Some("it must be a string"), wrong_pattern),
             "format" => {
                 let known = value.as_str().is_some_and(|name| FORMATS.contains(&name));
                 (!known).then_some("it is no format that can be enforced")

@@ -120,6 +120,21 @@ fn forms_that_cannot_be_kept_are_refused_with_their_place() {
         (json_schema(json!({"type": "string", "minLength": 3, "maxLength": 2})), at.to_owned()),
         (json_schema(json!({"type": "string", "pattern": ".{0,100000}"})), String::new()),
         (json_schema(deep), at.to_owned()),
+        // Numbers that would become others, or break what reads them.
+        (json_schema(json!({"type": "integer", "minimum": -1e300, "maximum": -1e299})), format!("{at}.minimum")),
+        (json_schema(json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MIN})), format!("{at}.minimum")),
+        (
+            json_schema(json!({"items": {"exclusiveMinimum": 9_007_199_254_740_992_i64}})),
+            format!("{at}.items.exclusiveMinimum"),
+        ),
+        (json_schema(json!({"enum": [1_234_567_890_123_456_789_i64]})), format!("{at}.enum")),
+        (json_schema(json!({"const": {"id": 9_007_199_254_740_993_i64}})), format!("{at}.const")),
+        (json_schema(json!({"type": "number", "multipleOf": 99_999_999})), format!("{at}.multipleOf")),
+        // Other meanings than ECMA's.
+        (json_schema(json!({"type": "string", "pattern": "^[[a]]$"})), format!("{at}.pattern")),
+        (json_schema(json!({"patternProperties": {"[a&&b]": {}}})), format!("{at}.patternProperties")),
+        (json!({"ebnf": "start: \"x\" <|end_of_msg|>"}), "ebnf".to_owned()),
+        (json!({"ebnf": "start: %json {\"not\": {}}"}), "ebnf".to_owned()),
         (
             tool(json!({"type": "object", "properties": {"a": {"uniqueItems": true}}})),
             "tools[1].function.parameters.properties.a.uniqueItems".to_owned(),
@@ -235,8 +250,27 @@ fn others_are_served_while_a_grammar_is_compiled() {
             post(addr, TEXT, &json!({"prompt": "x", "max_tokens": 2})).ok();
         }
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
-        assert!(handles.into_iter().all(|handle| matches!(handle.join().unwrap(), 200 | 400)));
+        assert!(handles.into_iter().all(|handle| matches!(handle.join().unwrap(), 200 | 400 | 503)));
     });
+}
+
+#[test]
+fn grammars_that_take_too_long_leave_room_for_others() {
+    let addr = random_server().addr;
+    let slow = |i: usize| {
+        let patterns: Vec<Value> = (1..30).map(|n| json!({"pattern": format!("(.*[a{i}]){{{n}}}")})).collect();
+        let schema = json!({"type": "string", "allOf": patterns});
+        json!({"messages": [{"role": "user", "content": "go"}], "max_tokens": 1,
+            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
+    };
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..4).map(|i| scope.spawn(move || post(addr, CHAT, &slow(i)).status)).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 503)), "{statuses:?}");
+    for i in 0..3 {
+        post(addr, TEXT, &json!({"prompt": "x", "regex": format!("ab{i}c"), "max_tokens": 8})).ok();
+    }
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! Numbers in schemas that can be enforced exactly. The library computes with doubles, and with whole numbers of 64 bits:
+//! what does not fit would become another number, and an answer would be held to that.
+
+use serde_json::Value;
+
+/// From here on doubles leave out whole numbers.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+/// Largest bound: 2^62, as the library computes with neighbours of bounds in 64 bits.
+const LARGEST: f64 = 4_611_686_018_427_387_904.0;
+/// Largest whole number that `multipleOf` may be once its point is moved to its end: each remainder is a state.
+const MOST_REMAINDERS: f64 = 10_000.0;
+/// Places behind the point that are looked for.
+const MOST_PLACES: i32 = 9;
+
+/// What is wrong with a bound that may be reached.
+pub(crate) fn wrong_bound(value: &Value) -> Option<&'static str> {
+    let Some(number) = value.as_f64() else { return Some("it must be a number") };
+    let kept =
+        number.abs() < EXACT || (number.abs() <= LARGEST && value.as_i64().is_some_and(|i| i as f64 as i64 == i));
+    (!kept)
+        .then_some("bounds beyond 2^53 are enforced only where they are whole numbers that a double holds, up to 2^62")
+}
+
+/// What is wrong with a bound that may not be reached.
+pub(crate) fn wrong_exclusive_bound(value: &Value) -> Option<&'static str> {
+    let near = value.as_f64().is_none_or(|number| number.abs() < EXACT);
+    (!near).then_some("exclusive bounds are enforced only within 2^53 on either side of 0")
+}
+
+/// What is wrong with a step.
+pub(crate) fn wrong_step(value: &Value) -> Option<&'static str> {
+    let Some(step) = value.as_f64().filter(|step| *step > 0.0) else {
+        return Some("it must be a number greater than 0");
+    };
+    let places = |places: &i32| {
+        let whole = step * 10_f64.powi(*places);
+        whole.fract().abs() < 1e-6 * whole.max(1e-3) && whole >= 1.0
+    };
+    let whole = (0..=MOST_PLACES).find(places).map(|places| (step * 10_f64.powi(places)).round());
+    let enforced = whole.is_some_and(|whole| whole <= MOST_REMAINDERS);
+    (!enforced).then_some("only steps up to 10000, counted in units of their last place, are enforced")
+}
+
+/// Whether a value, or one within it, is a number that would not stay what it is.
+pub(crate) fn is_inexact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64().is_none_or(|number| number.abs() >= EXACT),
+        Value::Array(items) => items.iter().any(is_inexact),
+        Value::Object(members) => members.values().any(is_inexact),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn steps_with_few_remainders() {
+        for fine in [json!(1), json!(3), json!(100), json!(9999), json!(0.01), json!(0.25), json!(2.5), json!(1e-3)] {
+            assert_eq!(wrong_step(&fine), None, "{fine}");
+        }
+        for wrong in [json!(0), json!(-1), json!(99_999_999), json!(1e300), json!(0.333_333_3), json!("1")] {
+            assert!(wrong_step(&wrong).is_some(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_doubles() {
+        for fine in [json!(9_007_199_254_740_991_i64), json!(-5), json!(0.1), json!({"a": [1, "12345678901234567890"]})]
+        {
+            assert!(!is_inexact(&fine), "{fine}");
+        }
+        for wrong in [json!(9_007_199_254_740_993_i64), json!(u64::MAX), json!([{"a": i64::MIN}]), json!(1e300)] {
+            assert!(is_inexact(&wrong), "{wrong}");
+        }
+        assert!(wrong_bound(&json!(-1e300)).is_some() && wrong_bound(&json!(i64::MIN)).is_some());
+        for fine in [json!(-9_007_199_254_740_991_i64), json!(10_000_000_000_000_000_i64), json!(0.5)] {
+            assert_eq!(wrong_bound(&fine), None);
+        }
+        assert!(wrong_bound(&json!(9_007_199_254_740_993_i64)).is_some() && wrong_bound(&json!("1")).is_some());
+        assert!(wrong_exclusive_bound(&json!(10_000_000_000_000_000_i64)).is_some());
+    }
+}
