@@ -2,7 +2,7 @@
 //!
 //! This is the one place where tokens become text. Streams send each [`Piece`]; whole answers append them, so that both
 //! re-assemble to the same message. Stop strings act on the answer's text (in chat: on `content`, not on reasoning); a
-//! match ends the choice and drops the token stream, which aborts the sequence. Stop strings, like stop tokens, do not
+//! match ends the choice and stops the token stream, which ends the sequence. Stop strings, like stop tokens, do not
 //! act on the first `min_tokens` tokens.
 
 use std::time::{Duration, Instant};
@@ -288,7 +288,10 @@ impl Generation {
 
     fn close(&mut self, end: &'static str) {
         let started = self.tokens.as_mut().and_then(TokenStream::started_at);
-        self.tokens = None;
+        match self.tokens.take() {
+            Some(tokens) if end == "stop" => tokens.stop(),
+            tokens => drop(tokens),
+        }
         let turn = &mut self.noted.turn;
         turn.started = turn.started.or(started);
         (turn.end, turn.cached_tokens) = (end, self.counts.cached.min(turn.prompt_tokens));

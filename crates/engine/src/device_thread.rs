@@ -182,6 +182,7 @@ impl<R: StepRunner> DeviceThread<R> {
         match command {
             Command::Submit(submission) => self.accept(*submission),
             Command::Abort(id) => self.abort(id),
+            Command::Stop(id) => self.stop(id),
             Command::AbortAll => {
                 self.release_held(|_| true);
                 self.scheduler.ids().into_iter().for_each(|id| self.abort(id));
@@ -214,6 +215,15 @@ impl<R: StepRunner> DeviceThread<R> {
         self.release_held(|held| held == id);
         if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
             self.deliver(event);
+        }
+    }
+
+    /// As [`Self::abort`], counted as a stop.
+    fn stop(&mut self, id: SeqId) {
+        self.release_held(|held| held == id);
+        if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
+            self.shared.lock_monitor().stats.finished.stop += 1;
+            self.send(vec![event]);
         }
     }
 

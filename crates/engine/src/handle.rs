@@ -66,6 +66,8 @@ impl EngineState {
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Abort(SeqId),
+    /// The same, but the caller has all it wanted.
+    Stop(SeqId),
     AbortAll,
     FlushCache,
     ReportCache(oneshot::Sender<CacheReport>),

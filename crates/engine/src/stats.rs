@@ -9,7 +9,7 @@ use crate::EngineConfig;
 /// How many requests ended, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FinishCounts {
-    /// With a stop token.
+    /// With a stop token, or by [`crate::TokenStream::stop`].
     pub stop: u64,
     /// At their limit.
     pub length: u64,

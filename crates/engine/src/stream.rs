@@ -76,6 +76,15 @@ impl TokenStream {
         self.id.0
     }
 
+    /// Ends the generation as dropping does, but counts it as stopped: the caller has found its end in the text.
+    pub fn stop(mut self) {
+        if self.ended == Ended::No {
+            self.ended = Ended::Yes;
+            // An engine that is gone has nothing left to stop.
+            let _ = self.commands.send(Command::Stop(self.id));
+        }
+    }
+
     /// The next event; `None` after the last one.
     pub async fn next(&mut self) -> Option<TokenEvent> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await

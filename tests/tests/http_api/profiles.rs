@@ -3,11 +3,12 @@
 use perilune_server::Settings;
 use perilune_server::metrics_compat::MetricsCompat;
 use perilune_server::profile::ApiProfile;
+use perilune_tests::gated;
 use serde_json::{Value, json};
 
-use crate::client::{get, post, stream, with};
+use crate::client::{Connection, get, post, stream, with};
 use crate::script::Script;
-use crate::server::{TestServer, demo_settings};
+use crate::server::{TestServer, demo_settings, eventually};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -93,5 +94,33 @@ fn figures_have_the_names_of_other_servers() {
             assert!(page.lines().any(|found| found.starts_with(line)), "{line} is missing from\n{page}");
         }
         assert!(page.contains("perilune_generation_tokens_total 10"), "ours stay");
+    }
+}
+
+#[test]
+fn a_stop_string_counts_as_a_stop() {
+    let (runner, gate) = gated(Script::markup(&"one two three four five ".repeat(400)));
+    let settings = Settings { metrics_compat: Some(MetricsCompat::Vllm), ..demo_settings() };
+    let server = TestServer::over(runner, settings, |_| {});
+    let body = json!({"prompt": "x", "max_tokens": 3000, "stop": "four", "stream": true});
+    let mut stream = Connection::post(server.addr, "/v1/completions", &body);
+    eventually("the request is over", || {
+        if gate.try_arrival().is_some() {
+            gate.pass();
+        }
+        let finished = server.stats().finished;
+        finished.stop + finished.length + finished.abort > 0
+    });
+    assert!(server.stats().generated_tokens < 2000, "the stop string did not end it");
+    assert!(stream.line_with("data: ").is_some());
+    drop(gate);
+    let page = String::from_utf8(get(server.addr, "/metrics").body).unwrap();
+    for line in [
+        "perilune_requests_finished_total{reason=\"stop\"} 1",
+        "perilune_requests_finished_total{reason=\"abort\"} 0",
+        "finished_reason=\"stop\"} 1",
+        "finished_reason=\"abort\"} 0",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
     }
 }
