@@ -5,7 +5,7 @@
 //! time, and all of them, so that the time of an answer tells nothing.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use perilune_protocol::ErrorKind;
@@ -153,6 +153,10 @@ fn matches_any(keys: &[String], given: &[u8]) -> Choice {
 
 /// Lets a request in or answers it.
 pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
+    let (path, headers) = (request.uri().path(), request.headers());
+    if request.method() == Method::POST && access(path) == Access::Admins && is_foreign(headers) {
+        return foreign(headers).for_path(path);
+    }
     match app.settings.keys.admits(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
@@ -163,6 +167,23 @@ pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -
             response
         }
     }
+}
+
+/// Whether a web page of another server asks. Only browsers send an origin.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let own = |origin: &str| origin.split_once("://").map(|(_, host)| host) == text(header::HOST);
+    headers.get(header::ORIGIN).is_some_and(|origin| !origin.to_str().is_ok_and(own))
+}
+
+fn foreign(headers: &HeaderMap) -> ApiError {
+    let shown = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
+    let message = format!(
+        "`Origin` is {:?} and `Host` {:?}; a web page of another server may not change this one",
+        shown(header::ORIGIN),
+        shown(header::HOST)
+    );
+    ApiError::new(StatusCode::FORBIDDEN, ErrorKind::InvalidRequestError, message).with_code("foreign_origin")
 }
 
 #[cfg(test)]

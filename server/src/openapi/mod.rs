@@ -127,7 +127,7 @@ fn meaning(status: u16) -> &'static str {
     match status {
         400 => "The request is wrong; the message names field, value and rule.",
         401 => "No API key, or a wrong one.",
-        403 => "An administrator's key is needed.",
+        403 => "An administrator's key is needed, or a web page of another server asks.",
         404 => "There is no such model.",
         408 => "The body did not come in time (--body-timeout).",
         413 => "The body is too large (--max-body-bytes).",

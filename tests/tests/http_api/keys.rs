@@ -100,3 +100,21 @@ fn https_with_a_certificate_of_our_own() {
     let stranger: ureq::Agent = ureq::Agent::new_with_defaults();
     assert!(stranger.post(&url).send_json(&body).is_err(), "a certificate nobody vouches for");
 }
+
+#[test]
+fn a_web_page_of_another_server_changes_nothing() {
+    let server = serve(&[], &[]);
+    let ask = |origin: &str| {
+        let headers = format!("Content-Type: application/json\r\nOrigin: {origin}\r\n");
+        ["/flush_cache", "/abort_request"]
+            .map(|path| exchange(server.addr, &raw_request("POST", path, &headers, br#"{"rid": "nobody"}"#)))
+    };
+    for foreign in ["https://example.org", "null", "http://test:81", "http://test.example.org"] {
+        for reply in ask(foreign) {
+            assert_eq!(reply.refused(403)["code"], "foreign_origin", "{foreign}");
+        }
+    }
+    for reply in ask("http://test") {
+        reply.ok();
+    }
+}
