@@ -12,6 +12,7 @@ use perilune_tokenizer::{ChatRenderer, Tokenizer};
 
 use crate::aborts::Aborts;
 use crate::access::Keys;
+use crate::body_room::BodyRoom;
 use crate::chat_reply::ReasoningNames;
 use crate::error::{ApiError, Overload, ServerError};
 use crate::journal::{Journal, JournalSettings};
@@ -34,7 +35,7 @@ pub struct Settings {
     pub model_names: Vec<String>,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// How long the body of a request may take to come; `None` for ever.
+    /// How long the head of a request may take to come, and its body; `None` for ever.
     pub body_timeout: Option<Duration>,
     /// Most requests with a body that are answered or streamed at once; `None` for any number.
     pub max_concurrent_requests: Option<usize>,
@@ -131,6 +132,8 @@ pub struct App {
     pub journal: Journal,
     /// Places for requests that are answered or streamed at once.
     pub places: Places,
+    /// Memory for bodies that are being read.
+    pub(crate) body_room: BodyRoom,
     /// Requests that can be ended by their id.
     pub aborts: Aborts,
     /// Ids for requests that bring none.
@@ -160,6 +163,7 @@ impl App {
         Ok(App {
             journal: Journal::open(&settings.journal)?,
             places: Places::new(settings.max_concurrent_requests),
+            body_room: BodyRoom::new(settings.max_body_bytes),
             metrics: Metrics::new(served.clone(), compat),
             settings,
             lifecycle: Lifecycle::default(),

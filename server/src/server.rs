@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::app::{App, Served, Settings, SharedApp};
+use crate::connections;
 use crate::drain::{CLOSING, Order, Shutdown};
 use crate::error::ServerError;
 use crate::http::router;
-use crate::journal::Peer;
 use crate::lifecycle::Phase;
 use crate::tls::{TlsFiles, TlsListener};
 use crate::watchdog;
@@ -72,13 +72,13 @@ impl Server {
             // A dropped sender means the same as a message: close.
             let _ = closed.await;
         };
-        let routes = router(app.clone()).into_make_service_with_connect_info::<Peer>();
+        let (routes, head_timeout) = (router(app.clone()), app.settings.body_timeout);
         let http = match tls {
-            None => tokio::spawn(axum::serve(listener, routes).with_graceful_shutdown(closed).into_future()),
+            None => tokio::spawn(connections::serve(listener, routes, head_timeout, closed)),
             Some((files, config)) => {
                 let io = |source| ServerError::Io { what: format!("cannot listen on {addr}"), source };
                 let listener = TlsListener::new(listener, files, config).map_err(io)?;
-                tokio::spawn(axum::serve(listener, routes).with_graceful_shutdown(closed).into_future())
+                tokio::spawn(connections::serve(listener, routes, head_timeout, closed))
             }
         };
         let outcome = tokio::select! {

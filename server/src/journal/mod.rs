@@ -14,13 +14,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Version};
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::serve::IncomingStream;
-use tokio::net::TcpListener;
 
 pub use access_log::LogForm;
 pub(crate) use record::{OpenTurn, RequestRecord, Turn};
@@ -29,7 +26,6 @@ use crate::app::SharedApp;
 use crate::error::ServerError;
 use crate::held_body::{Held, holding};
 use crate::request_id::RequestId;
-use crate::tls::TlsListener;
 use access_log::AccessLog;
 use otlp::Traces;
 use trace_parent::TraceParent;
@@ -40,18 +36,6 @@ const MAX_PATH_CHARS: usize = 256;
 /// Where a client connects from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(pub SocketAddr);
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Peer(*stream.remote_addr())
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        Peer(*stream.remote_addr())
-    }
-}
 
 /// What is written, and where to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,9 +17,10 @@ pub mod tokenize;
 
 use std::time::Duration;
 
-use axum::body::{Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
+use futures_util::StreamExt;
 use perilune_protocol::ErrorKind;
 use perilune_tensor::TokenId;
 
@@ -50,11 +51,34 @@ pub(crate) async fn read_bytes(app: &App, request: Request) -> Result<Bytes, Api
     if claim.and_then(|claim| claim.parse::<u64>().ok()).is_some_and(|claim| claim > limit as u64) {
         return Err(too_large());
     }
-    match in_time(app.settings.body_timeout, to_bytes(request.into_body(), limit)).await? {
-        Ok(body) => Ok(body),
-        Err(error) if is_length_limit(&error) => Err(too_large()),
-        Err(error) => Err(ApiError::invalid(format!("the body could not be read: {error}"), None)),
+    in_time(app.settings.body_timeout, collect(app, request.into_body(), too_large)).await?
+}
+
+/// The whole body, held to its own limit and to that of all bodies together.
+async fn collect(app: &App, body: Body, too_large: impl Fn() -> ApiError) -> Result<Bytes, ApiError> {
+    let mut room = app.body_room.enter();
+    let mut parts = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| ApiError::invalid(format!("the body could not be read: {error}"), None))?;
+        if whole.len() + part.len() > app.settings.max_body_bytes {
+            return Err(too_large());
+        }
+        if !room.take(part.len()) {
+            return Err(no_room(app));
+        }
+        whole.extend_from_slice(&part);
     }
+    Ok(Bytes::from(whole))
+}
+
+fn no_room(app: &App) -> ApiError {
+    let limit = app.body_room.limit();
+    let message = format!(
+        "the bodies that are being read hold {limit} bytes, as many as they may together (16 times --max-body-bytes); \
+         try again later"
+    );
+    ApiError::overloaded(app.settings.overload, message).with_code("no_body_room")
 }
 
 async fn in_time<T>(limit: Option<Duration>, reading: impl Future<Output = T>) -> Result<T, ApiError> {
@@ -81,15 +105,4 @@ pub(crate) async fn off_reactor<T: Send + 'static>(
 /// Ids as the engine takes them.
 pub(crate) fn token_ids(ids: Vec<u32>) -> Vec<TokenId> {
     ids.into_iter().map(TokenId).collect()
-}
-
-fn is_length_limit(error: &axum::Error) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        if inner.to_string().contains("length limit exceeded") {
-            return true;
-        }
-        source = inner.source();
-    }
-    false
 }

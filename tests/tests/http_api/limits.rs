@@ -135,3 +135,32 @@ fn a_body_that_does_not_come_is_given_up_and_keeps_nobody_out() {
     }
     server.wait_until_idle();
 }
+
+#[test]
+fn a_head_that_does_not_come_closes_its_connection() {
+    let settings = Settings { body_timeout: Some(Duration::from_millis(300)), ..demo_settings() };
+    let server = TestServer::over(Script::markup(ANSWER), settings, |_| {});
+    for part in ["POST /v1/completions HTTP/1.1\r\nHost: te", ""] {
+        // The client would panic if the connection stayed open.
+        assert_eq!(Connection::open(server.addr, part.as_bytes()).line_with("HTTP/1.1 2"), None);
+    }
+    post(server.addr, TEXT, &text()).ok();
+}
+
+#[test]
+fn bodies_that_come_slowly_hold_so_much_together_and_no_more() {
+    let settings = Settings { max_body_bytes: 1000, ..demo_settings() };
+    let server = TestServer::over(Script::markup(ANSWER), settings, |_| {});
+    let whole = raw_request("POST", TEXT, "", &[b' '; 1000]);
+    let half = || Connection::open(server.addr, &whole[..whole.len() - 10]);
+    let slow: Vec<Connection> = (0..16).map(|_| half()).collect();
+    let large = with(&text(), "user", "x".repeat(500));
+    eventually("there is no room", || post(server.addr, TEXT, &large).status == 503);
+    let refused = post(server.addr, TEXT, &large);
+    assert_eq!(refused.json()["error"]["code"], "no_body_room");
+    overloaded(refused, "--max-body-bytes");
+    // A small one fits still.
+    post(server.addr, TEXT, &text()).ok();
+    drop(slow);
+    eventually("there is room again", || post(server.addr, TEXT, &large).status == 200);
+}
