@@ -71,7 +71,7 @@ const MAX_DRAFT_TOKENS: usize = 64;
 
 impl GenerationOptions {
     pub(crate) fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
-        refuse_search(fields)?;
+        refuse_unoffered(fields)?;
         let options = GenerationOptions {
             n: fields.count("n", 1, MAX_CHOICES)?.unwrap_or(1),
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(i64::cast_unsigned),
@@ -149,10 +149,24 @@ pub(crate) fn read_salt(fields: &mut Fields, name: &'static str) -> Result<Optio
     }
 }
 
-/// Search methods that would change the answer must not be dropped silently.
-fn refuse_search(fields: &mut Fields) -> Result<(), ProtocolError> {
-    if fields.boolean("use_beam_search")? == Some(true) {
-        return Err(fields.refuse("use_beam_search", &Value::Bool(true), "beam search is not offered"));
+/// What other servers offer and this one does not, with the value that asks for nothing: what would change the answer must
+/// not be dropped silently.
+const UNOFFERED: [(&str, Value, &str); 8] = [
+    ("use_beam_search", Value::Bool(false), "beam search is not offered"),
+    ("continue_final_message", Value::Bool(false), "an answer is a message of its own"),
+    ("add_generation_prompt", Value::Bool(true), "an answer is a message of its own"),
+    ("allowed_token_ids", Value::Null, "use `structured_outputs` or `logit_bias`"),
+    ("bad_words", Value::Array(Vec::new()), "use `logit_bias`"),
+    ("truncate_prompt_tokens", Value::Null, "prompts are not cut"),
+    ("functions", Value::Array(Vec::new()), "use `tools`"),
+    ("function_call", Value::Null, "use `tool_choice`"),
+];
+
+fn refuse_unoffered(fields: &mut Fields) -> Result<(), ProtocolError> {
+    for (name, nothing, rule) in UNOFFERED {
+        if let Some(value) = fields.take(name).filter(|value| *value != nothing) {
+            return Err(fields.refuse(name, &value, rule));
+        }
     }
     Ok(())
 }
@@ -225,6 +239,9 @@ mod tests {
         let nulls =
             json!({"n": null, "seed": null, "stop": null, "logit_bias": null, "max_tokens": null, "top_k": null});
         let options = read(nulls).unwrap();
+        let nothing = json!({"add_generation_prompt": true, "continue_final_message": false, "bad_words": [],
+            "allowed_token_ids": null, "use_beam_search": false});
+        assert_eq!(read(nothing).unwrap(), options);
         assert_eq!(options, read(json!({"foo": 1})).unwrap());
         assert_eq!((options.n, options.skip_special_tokens, options.max_tokens), (1, true, None));
     }
@@ -235,7 +252,9 @@ mod tests {
             "n": 0, "seed": "1", "stop": [""], "stop_token_ids": [-1], "min_tokens": -1, "max_tokens": 1.5,
             "ignore_eos": 1, "temperature": "hot", "top_p": true, "top_k": -2, "min_p": [], "presence_penalty": {},
             "frequency_penalty": "", "repetition_penalty": false, "logit_bias": [1], "prompt_logprobs": 21,
-            "return_token_ids": "yes", "skip_special_tokens": 0, "use_beam_search": true,
+            "return_token_ids": "yes", "skip_special_tokens": 0, "use_beam_search": true, "bad_words": ["x"],
+            "continue_final_message": true, "add_generation_prompt": false, "allowed_token_ids": [5], "functions": [{}],
+            "truncate_prompt_tokens": 5, "function_call": "auto",
         });
         for (key, value) in wrong.as_object().unwrap() {
             let error = read(json!({key: value})).unwrap_err();

@@ -69,6 +69,22 @@ pub struct SamplingBody {
     pub max_draft_tokens: Option<u32>,
     /// Only `false`: beam search is not offered.
     pub use_beam_search: Option<bool>,
+    /// Only false: an answer is a message of its own.
+    pub continue_final_message: Option<bool>,
+    /// Only true: an answer is a message of its own.
+    pub add_generation_prompt: Option<bool>,
+    /// Not offered: use `structured_outputs` or `logit_bias`.
+    pub allowed_token_ids: Option<()>,
+    /// Not offered but empty: use `logit_bias`.
+    #[schemars(length(max = 0))]
+    pub bad_words: Option<Vec<String>>,
+    /// Not offered: prompts are not cut.
+    pub truncate_prompt_tokens: Option<()>,
+    /// Not offered but empty: use `tools`.
+    #[schemars(length(max = 0))]
+    pub functions: Option<Vec<String>>,
+    /// Not offered: use `tool_choice`.
+    pub function_call: Option<()>,
     /// What the output must be, in vLLM's words.
     pub structured_outputs: Option<StructuredForm>,
     /// As `structured_outputs.json`.
