@@ -15,6 +15,7 @@ mod error;
 mod grammars;
 mod keywords;
 mod lark;
+mod lark_text;
 mod numbers;
 mod parameters;
 mod pattern;
