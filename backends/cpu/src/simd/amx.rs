@@ -128,8 +128,8 @@ pub(crate) struct TileRun {
 
 impl TileRun {
     /// Bytes from the first tile of rows in memory to what is best asked for at the same time: measured, for rows of one
-    /// to three KiB. So many rows at once are too many for the processor to foresee.
-    pub(crate) const AHEAD: usize = 8192;
+    /// and two KiB. So many rows at once are too many for the processor to foresee.
+    pub(crate) const AHEAD: usize = 4096;
 
     /// Tiles that lie whole, one after the other, in a cache.
     pub(crate) fn packed(first: [*const u8; 2]) -> TileRun {
@@ -147,9 +147,9 @@ impl TileRun {
     }
 }
 
-/// Asks for half of what a step should ask for, as far as the second-level cache: the first one has few places to wait in.
+/// Asks for half of what a step should ask for.
 macro_rules! ask_ahead {
-    ($($line:literal)*) => { concat!($("prefetcht1 [{ahead} + ", $line, "]\n"),*) };
+    ($($line:literal)*) => { concat!($("prefetcht0 [{ahead} + ", $line, "]\n"),*) };
 }
 
 /// Tiles of the second factor: for every step three parts, one after the other, as many columns as were set up.
