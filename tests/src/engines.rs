@@ -6,8 +6,8 @@ use perilune_backend::Backend;
 use perilune_config::ModelConfig;
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
 use perilune_engine::{
-    ArenaShape, CacheConfig, EngineConfig, EngineHandle, FinishReason, ModelRunner, Prefixes, Speculation, TokenEvent,
-    TokenStream,
+    ArenaShape, CacheConfig, EngineConfig, EngineHandle, EngineState, EngineStats, FinishReason, ModelRunner, Prefixes,
+    Speculation, TokenEvent, TokenStream,
 };
 use perilune_model::{CacheShape, Kimi};
 use perilune_speculate::{Draft, DraftLengths};
@@ -128,6 +128,15 @@ pub fn all_events(mut stream: TokenStream) -> Vec<TokenEvent> {
 pub fn tokens(events: &[TokenEvent]) -> Vec<TokenId> {
     let token = |event: &TokenEvent| if let TokenEvent::Token { id, .. } = event { Some(*id) } else { None };
     events.iter().filter_map(token).collect()
+}
+
+/// Ends an engine once everybody is served; nobody may hold anything then: what is not free is stored.
+pub fn stopped(engine: &EngineHandle) -> EngineStats {
+    engine.drain();
+    assert_eq!(engine.join(), EngineState::Stopped);
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
+    stats
 }
 
 /// Why the stream ended; `None` where it failed.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use perilune_backend::{BackendError, Choice, SampleRow, SampledRow, TopLogprob};
-use perilune_engine::{ArenaShape, CacheConfig, CacheOp, HostId, Place, Prefixes, UnitKind};
-use perilune_engine::{StepInput, StepOutput, StepRun, StepRunner};
+use perilune_engine::{ArenaShape, CacheConfig, CacheOp, CheckpointRules, HostId, Place, Prefixes, UnitKind};
+use perilune_engine::{EngineConfig, StepInput, StepOutput, StepRun, StepRunner};
 use perilune_tensor::TokenId;
 
 /// Token ids are below this; drawn ones are below [`POISON`].
@@ -29,6 +29,22 @@ pub struct HashRunner {
 pub fn room(block_size: usize, (blocks, slots): (usize, usize)) -> CacheConfig {
     let arena = ArenaShape { len: blocks + 3 * slots, block_len: 1, slot_len: 3 };
     CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
+}
+
+/// An engine for eight such sequences of any length at once.
+pub fn hash_config() -> EngineConfig {
+    EngineConfig {
+        max_running_requests: 8,
+        max_queued_requests: 300,
+        random_seed: None,
+        chunked_prefill_size: 16,
+        max_prompt_logit_rows: 8,
+        max_drafts: 0,
+        context_length: 20_000,
+        cache: room(4, (30_000, 8)),
+        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
+        eos_ids: vec![],
+    }
 }
 
 impl HashRunner {

@@ -16,10 +16,10 @@ mod widen;
 
 pub use bench::{Bench, data_dir, demo_dir};
 pub use drafts::{ByChance, ByHeart};
-pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish, tokens};
+pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish, stopped, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
-pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, room};
+pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, hash_config, room};
 pub use json_schema::is_valid;
 pub use random_checkpoint::write_random_model;
 pub use requests::{drawn_request, text};

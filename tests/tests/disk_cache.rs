@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
-    EngineState, GenerateRequest, Identity, Prefixes, StateFormat, TokenEvent,
+    GenerateRequest, Identity, Prefixes, StateFormat, TokenEvent,
 };
 use perilune_tensor::TokenId;
 use perilune_tests::{Tiny, all_events, demo_room, demo_runner, drawn_request as request, text};
@@ -56,13 +56,6 @@ fn run(engine: &EngineHandle, prompt: &[TokenId], max_tokens: usize) -> (Vec<Tok
     (events, usage.cached_tokens)
 }
 
-fn stop(engine: &EngineHandle) {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
-}
-
 /// Waits until nothing more is written: what is on its way serves nobody, and a busy machine takes its time.
 fn wait_for_writes(engine: &EngineHandle) {
     let writes = || engine.stats().prefixes.disk_writes;
@@ -90,7 +83,7 @@ fn a_restart_at_every_place_around_the_ends_of_blocks() {
     for prompt in &prompts {
         run(&first, prompt, 1);
     }
-    stop(&first);
+    perilune_tests::stopped(&first);
     let second = engine(dir.path(), (300, 60));
     for prompt in &prompts {
         for more in [1, 2] {
@@ -106,7 +99,7 @@ fn a_restart_at_every_place_around_the_ends_of_blocks() {
     }
     let stats = second.stats().prefixes;
     assert!(stats.disk_restores as usize >= prompts.len() && stats.disk_losses == 0, "{stats:?}");
-    stop(&second);
+    perilune_tests::stopped(&second);
 }
 
 #[test]
@@ -129,7 +122,7 @@ fn what_gives_way_in_memory_goes_to_disk_and_comes_back() {
         let stats = engine.stats().prefixes;
         assert!(stats.disk_writes > 5 && stats.disk_restores > 5 && stats.disk_losses == 0, "{stats:?}");
         engine.flush_cache();
-        stop(&engine);
+        perilune_tests::stopped(&engine);
         assert!(records(dir.path()).is_empty(), "a flush reaches the disk");
     }
 }
@@ -145,7 +138,7 @@ fn a_spoilt_file_costs_time_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let first = engine(dir.path(), (100, 8));
         run(&first, &prompt, 1);
-        stop(&first);
+        perilune_tests::stopped(&first);
         let files = records(dir.path());
         assert!(files.len() >= 11, "nine blocks, a tail, a state: {files:?}");
         if which == files.len() {
@@ -165,7 +158,7 @@ fn a_spoilt_file_costs_time_and_nothing_else() {
         assert_eq!(run(&second, &longer, 6).0, expected);
         assert!(losses == 0 || !files[which].exists(), "the spoilt file is gone");
         lost += losses;
-        stop(&second);
+        perilune_tests::stopped(&second);
     }
 }
 
@@ -174,14 +167,14 @@ fn another_models_files_are_a_miss_and_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let first = engine(dir.path(), (100, 8));
     run(&first, &text(5, 100), 1);
-    stop(&first);
+    perilune_tests::stopped(&first);
     assert!(!records(dir.path()).is_empty());
     let config = config((100, 8));
     let other = tier(dir.path(), Identity([4; 32]));
     assert!(other.found.records.is_empty() && records(dir.path()).is_empty());
     let engine = Engine::start_with_disk(MODEL.runner(&config), config, other).unwrap();
     assert_eq!(run(&engine, &text(5, 101), 1).1, 0);
-    stop(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -200,14 +193,14 @@ fn tenants_meet_on_disk_no_more_than_in_memory() {
         // Another process for each, so that all they could share is on disk.
         let engine = engine(dir.path(), (100, 8));
         assert_eq!(cached(&engine, salt, 0), 0, "{salt:?} after {i} others");
-        stop(&engine);
+        perilune_tests::stopped(&engine);
     }
     let engine = engine(dir.path(), (100, 8));
     assert_eq!(cached(&engine, Some("b"), 1), 0);
     for salt in salts {
         assert!(cached(&engine, salt, 0) >= prompt.len(), "{salt:?} has its own");
     }
-    stop(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -221,7 +214,7 @@ fn a_directory_that_vanishes_is_counted_and_requests_go_on() {
         assert_eq!(run(&engine, &prompt, 3).0, run(&cold, &prompt, 3).0);
     }
     let begin = Instant::now();
-    stop(&engine);
+    perilune_tests::stopped(&engine);
     assert!(begin.elapsed() < Duration::from_secs(30));
     let (stats, usage) = (engine.stats().prefixes, engine.stats().usage);
     assert!(stats.disk_skips > 0 && stats.disk_restores == 0, "{stats:?}");
@@ -255,12 +248,12 @@ fn a_full_disk_costs_prefixes_and_no_answers() {
         ask(0);
         !records(dir.path()).is_empty()
     });
-    stop(&engine);
+    perilune_tests::stopped(&engine);
     let second = self::engine(dir.path(), (40, 4));
     let longer = [&text(315, 200)[..], &text(9, 2)].concat();
     let (events, cached) = run(&second, &longer, 4);
     assert_eq!((events, cached >= 199), (run(&cold, &longer, 4).0, true), "{cached} stored");
-    stop(&second);
+    perilune_tests::stopped(&second);
 }
 
 /// Waits for what another thread does; `condition` may ask for more of it.
@@ -279,7 +272,7 @@ fn a_disk_that_does_not_answer_costs_a_wait_and_nothing_else() {
     let first = engine(dir.path(), (100, 8));
     let prompt = text(5, 150);
     run(&first, &prompt, 1);
-    stop(&first);
+    perilune_tests::stopped(&first);
     let config = config((100, 8));
     let patience = DiskPatience { read: Duration::from_millis(300), save: Duration::from_millis(300) };
     let second = DiskTier { patience, ..tier(dir.path(), ME) };
@@ -303,7 +296,7 @@ fn a_disk_that_does_not_answer_costs_a_wait_and_nothing_else() {
     });
     drop(answer);
     files.iter().for_each(|file| drop(std::fs::remove_file(file)));
-    stop(&second);
+    perilune_tests::stopped(&second);
 }
 
 #[test]
@@ -312,7 +305,7 @@ fn many_that_want_the_same_and_callers_that_leave() {
     let first = engine(dir.path(), (100, 8));
     let prompt = text(5, 300);
     run(&first, &prompt, 1);
-    stop(&first);
+    perilune_tests::stopped(&first);
     let second = engine(dir.path(), (100, 8));
     let longer: Vec<_> = (0..6).map(|i| [&prompt[..], &text(40 + i, 4)].concat()).collect();
     let mut streams: Vec<_> = longer.iter().map(|p| second.submit(request(p, 4)).unwrap()).collect();
@@ -323,7 +316,7 @@ fn many_that_want_the_same_and_callers_that_leave() {
         assert_eq!((events, usage.cached_tokens), (run(&cold, prompt, 4).0, 300));
     }
     assert_eq!(second.stats().prefixes.disk_restores, 1);
-    stop(&second);
+    perilune_tests::stopped(&second);
 }
 
 /// Time to the first token.
@@ -344,7 +337,7 @@ fn a_prefix_on_disk_is_there_sooner_than_it_is_computed() {
     let prefix: Vec<TokenId> = (0..4096_u32).map(|i| TokenId(300 + (i * i + 3 * i) % 1500)).collect();
     let first = start();
     let cold = first_token(&first, &prefix);
-    stop(&first);
+    perilune_tests::stopped(&first);
     let second = start();
     let warm = first_token(&second, &[&prefix[..], &[TokenId(7)]].concat());
     // States were saved before the last token of the prompt, which is always computed, and after the answer, which goes on
@@ -352,7 +345,7 @@ fn a_prefix_on_disk_is_there_sooner_than_it_is_computed() {
     assert_eq!(second.stats().prefixes.hit_tokens, 4095);
     eprintln!("first token after 4096 tokens: {cold:?} cold, {warm:?} from disk");
     assert!(warm * 3 < cold, "{warm:?} from disk, {cold:?} without");
-    stop(&second);
+    perilune_tests::stopped(&second);
 }
 
 /// The first token's log-probability.
@@ -375,7 +368,7 @@ fn rounded_states_take_less_and_answers_stay_near() {
         let first = start();
         let prompt = text(5, 4 * BLOCK);
         run(&first, &prompt, 1);
-        stop(&first);
+        perilune_tests::stopped(&first);
         let second = start();
         let longer = [&prompt[..], &text(6, 3)].concat();
         let ((events, cached), exact) = (run(&second, &longer, 6), run(&cold, &longer, 6).0);
@@ -384,7 +377,7 @@ fn rounded_states_take_less_and_answers_stay_near() {
         let bound = if format == StateFormat::F32 { 0.0 } else { 0.3 };
         assert!(difference <= bound, "{format:?}: {difference}");
         states.push(second.stats().usage.disk_used);
-        stop(&second);
+        perilune_tests::stopped(&second);
     }
     assert!(states[1] < states[0] && states[2] < states[1], "{states:?}");
 }

@@ -7,28 +7,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use perilune_backend::BackendError;
 use perilune_engine::{
-    CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams,
-    SharedGrammar, StepInput, StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
+    Engine, EngineConfig, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams, SharedGrammar,
+    StepInput, StepOutput, StepRunner, SubmitError, TokenEvent, TokenRole, TokenStream,
 };
 use perilune_tensor::TokenId;
 use perilune_tests::{
-    FAULT, Gate, HashRunner, PANIC, POISON, Tiny, ToyGrammar, VOCAB, all_events, finish, gated, room, tokens,
+    FAULT, Gate, HashRunner, PANIC, POISON, Tiny, ToyGrammar, VOCAB, all_events, finish, gated, hash_config, room,
+    stopped, tokens,
 };
-
-fn config() -> EngineConfig {
-    EngineConfig {
-        max_running_requests: 8,
-        max_queued_requests: 300,
-        random_seed: None,
-        chunked_prefill_size: 16,
-        max_prompt_logit_rows: 8,
-        max_drafts: 0,
-        context_length: 20_000,
-        cache: room(4, (30_000, 8)),
-        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
-        eos_ids: vec![],
-    }
-}
 
 fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
     let params = SamplingParams { seed: Some(3), max_tokens: Some(max_tokens), ..SamplingParams::default() };
@@ -45,11 +31,7 @@ fn gated_engine(config: EngineConfig) -> (EngineHandle, Gate) {
 }
 
 fn assert_clean(engine: &EngineHandle) {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
-    assert_eq!(stats.stalled_for, None);
+    assert_eq!(stopped(engine).stalled_for, None);
 }
 
 fn is_failed(events: &[TokenEvent]) -> bool {
@@ -61,9 +43,9 @@ fn is_failed(events: &[TokenEvent]) -> bool {
 #[test]
 fn a_corrupt_row_ends_its_own_request_alone() {
     let prompts: [&[u32]; 4] = [&[1, 2, 3], &[4, 5], &[6, POISON.0, 7], &[8]];
-    let alone = hash_engine(config());
+    let alone = hash_engine(hash_config());
     let expected: Vec<_> = prompts.iter().map(|p| all_events(alone.submit(request(p, 6)).unwrap())).collect();
-    let (engine, gate) = gated_engine(config());
+    let (engine, gate) = gated_engine(hash_config());
     let streams: Vec<_> = prompts.iter().map(|p| engine.submit(request(p, 6)).unwrap()).collect();
     drop(gate);
     let found: Vec<_> = streams.into_iter().map(all_events).collect();
@@ -85,7 +67,7 @@ fn memory_of_a_corrupt_request_harms_nobody() {
         context_length: 32,
         cache: model.room(4, (32, 4)),
         chunked_prefill_size: 64,
-        ..config()
+        ..hash_config()
     };
     // Whatever is drawn, it is not the poisonous token.
     let biased = |prompt: &[u32]| {
@@ -117,7 +99,7 @@ fn memory_of_a_corrupt_request_harms_nobody() {
 
 #[test]
 fn a_caller_may_leave_at_any_stage() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..hash_config() });
     let long: Vec<u32> = (0..40).collect();
     // During its first chunk of three, another one while it waits, a third one after its first token.
     let chunked = engine.submit(request(&long, 50)).unwrap();
@@ -142,7 +124,7 @@ fn a_caller_may_leave_at_any_stage() {
 
 #[test]
 fn nothing_is_computed_for_callers_that_left() {
-    let (engine, gate) = gated_engine(config());
+    let (engine, gate) = gated_engine(hash_config());
     let streams: Vec<TokenStream> = (0..8).map(|i| engine.submit(request(&[i], 10_000)).unwrap()).collect();
     let mut batch = gate.arrival();
     while batch.len() < 8 {
@@ -172,7 +154,7 @@ fn nothing_is_computed_for_callers_that_left() {
 
 #[test]
 fn abort_all_reaches_requests_that_wait() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..hash_config() });
     let streams: Vec<_> = (0..32).map(|i| engine.submit(request(&[i], 1000)).unwrap()).collect();
     gate.arrival();
     engine.abort_all();
@@ -189,8 +171,8 @@ fn abort_all_reaches_requests_that_wait() {
 
 #[test]
 fn two_hundred_prompts_in_memory_for_little_more_than_one_all_finish() {
-    let sizes = EngineConfig { context_length: 48, cache: room(4, (14, 3)), ..config() };
-    let calm = hash_engine(config());
+    let sizes = EngineConfig { context_length: 48, cache: room(4, (14, 3)), ..hash_config() };
+    let calm = hash_engine(hash_config());
     let engine = hash_engine(sizes);
     let request = |i: u32| {
         let prompt: Vec<u32> = (0..1 + i % 30).map(|k| (i + k * k) % 60).collect();
@@ -208,7 +190,7 @@ fn two_hundred_prompts_in_memory_for_little_more_than_one_all_finish() {
 // Faults of the device.
 
 fn everything_fails(poison: TokenId, message: &str) {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..hash_config() });
     let mut streams: Vec<_> = (0..4).map(|i| engine.submit(request(&[i, 2], 100)).unwrap()).collect();
     gate.arrival();
     streams.push(engine.submit(request(&[poison.0], 1)).unwrap());
@@ -237,7 +219,7 @@ fn a_panic_ends_every_stream_and_the_engine() {
 
 #[test]
 fn streams_that_wait_fail_with_the_engine() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..hash_config() });
     let faulty = engine.submit(request(&[FAULT.0], 1)).unwrap();
     let waiting: Vec<_> = (0..5).map(|i| engine.submit(request(&[i], 5)).unwrap()).collect();
     drop(gate);
@@ -264,7 +246,7 @@ impl StepRunner for Forgetful {
 
 #[test]
 fn a_runner_that_returns_too_little_is_a_fault() {
-    let engine = Engine::start(Forgetful, config()).unwrap();
+    let engine = Engine::start(Forgetful, hash_config()).unwrap();
     assert!(is_failed(&all_events(engine.submit(request(&[1], 1)).unwrap())));
     assert!(matches!(engine.join(), EngineState::Dead { .. }));
 }
@@ -273,7 +255,8 @@ fn a_runner_that_returns_too_little_is_a_fault() {
 
 #[test]
 fn a_full_queue_refuses_and_recovers() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, max_queued_requests: 2, ..config() });
+    let (engine, gate) =
+        gated_engine(EngineConfig { max_running_requests: 1, max_queued_requests: 2, ..hash_config() });
     let first = engine.submit(request(&[1], 2)).unwrap();
     gate.arrival();
     let second = engine.submit(request(&[2], 2)).unwrap();
@@ -294,7 +277,7 @@ fn a_full_queue_refuses_and_recovers() {
 
 #[test]
 fn refusals_name_what_is_wrong() {
-    let engine = hash_engine(EngineConfig { context_length: 10, ..config() });
+    let engine = hash_engine(EngineConfig { context_length: 10, ..hash_config() });
     let refusal = |request| engine.submit(request).unwrap_err();
     assert_eq!(refusal(request(&[], 1)), SubmitError::EmptyPrompt);
     let unknown = SubmitError::UnknownToken { index: 1, id: 64, vocab_size: VOCAB };
@@ -319,7 +302,7 @@ fn refusals_name_what_is_wrong() {
 
 #[test]
 fn without_a_limit_the_context_is_one() {
-    let engine = hash_engine(EngineConfig { context_length: 10, ..config() });
+    let engine = hash_engine(EngineConfig { context_length: 10, ..hash_config() });
     let mut open = request(&[1, 2, 3], 0);
     open.params.max_tokens = None;
     let events = all_events(engine.submit(open).unwrap());
@@ -329,10 +312,10 @@ fn without_a_limit_the_context_is_one() {
 
 #[test]
 fn the_stop_token_is_delivered_and_counted() {
-    let free = all_events(hash_engine(config()).submit(request(&[1, 2], 30)).unwrap());
+    let free = all_events(hash_engine(hash_config()).submit(request(&[1, 2], 30)).unwrap());
     let stop = tokens(&free)[4];
     let before = tokens(&free).iter().position(|id| *id == stop).unwrap();
-    let engine = hash_engine(EngineConfig { eos_ids: vec![stop], ..config() });
+    let engine = hash_engine(EngineConfig { eos_ids: vec![stop], ..hash_config() });
     let events = all_events(engine.submit(request(&[1, 2], 30)).unwrap());
     assert_eq!(tokens(&events), tokens(&free)[..=before]);
     let last_token = &events[events.len() - 2];
@@ -346,7 +329,7 @@ fn the_stop_token_is_delivered_and_counted() {
 
 #[test]
 fn draining_finishes_what_runs_and_refuses_what_comes() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..hash_config() });
     let streams: Vec<_> = (0..4).map(|i| engine.submit(request(&[i], 5)).unwrap()).collect();
     gate.arrival();
     engine.drain();
@@ -361,7 +344,7 @@ fn draining_finishes_what_runs_and_refuses_what_comes() {
 
 #[test]
 fn shutdown_aborts_everything() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 2, ..hash_config() });
     let streams: Vec<_> = (0..5).map(|i| engine.submit(request(&[i], 1000)).unwrap()).collect();
     gate.arrival();
     engine.shutdown();
@@ -389,7 +372,7 @@ impl StepRunner for Mortal {
 #[test]
 fn an_engine_without_callers_ends() {
     let (alive, ended): (Sender<()>, Receiver<()>) = channel();
-    let engine = Engine::start(Mortal(HashRunner::default(), alive), config()).unwrap();
+    let engine = Engine::start(Mortal(HashRunner::default(), alive), hash_config()).unwrap();
     let stream = engine.submit(request(&[1], 5)).unwrap();
     drop(engine);
     assert_eq!(tokens(&all_events(stream)).len(), 5, "a stream outlives its handle");
@@ -398,7 +381,7 @@ fn an_engine_without_callers_ends() {
 
 #[test]
 fn a_stall_can_be_seen() {
-    let (engine, gate) = gated_engine(config());
+    let (engine, gate) = gated_engine(hash_config());
     assert_eq!(engine.stats().stalled_for, None);
     let stream = engine.submit(request(&[1], 1)).unwrap();
     gate.arrival();
@@ -410,7 +393,7 @@ fn a_stall_can_be_seen() {
 
 #[test]
 fn a_stream_says_when_its_request_left_the_queue() {
-    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..config() });
+    let (engine, gate) = gated_engine(EngineConfig { max_running_requests: 1, ..hash_config() });
     let [mut first, mut second, mut third] = [1, 2, 3].map(|id| engine.submit(request(&[id], 1)).unwrap());
     gate.arrival();
     let began = first.started_at().expect("its step has begun");
@@ -428,7 +411,7 @@ fn a_stream_says_when_its_request_left_the_queue() {
 
 #[test]
 fn a_grammar_that_cannot_go_on_ends_its_own_request_alone() {
-    let engine = hash_engine(config());
+    let engine = hash_engine(hash_config());
     let bound = |fails_after| {
         let grammar = Some(SharedGrammar(Arc::new(ToyGrammar { fails_after })));
         GenerateRequest { grammar, ..request(&[1, 2], 9) }

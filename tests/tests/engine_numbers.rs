@@ -6,7 +6,7 @@ use perilune_engine::{
     SamplingParams, SubmitError, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{HashRunner, all_events, finish, gated, room, tokens};
+use perilune_tests::{HashRunner, all_events, finish, gated, room, stopped, tokens};
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -162,10 +162,7 @@ fn leaving_at_any_step_frees_everything_and_harms_nobody() {
         drop(leaving);
         drop(gate);
         assert_eq!(all_events(staying), expected, "after {steps} steps");
-        engine.drain();
-        assert_eq!(engine.join(), EngineState::Stopped);
-        let stats = engine.stats();
-        assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
+        let stats = stopped(&engine);
         assert_eq!(stats.finished.abort + stats.finished.length, 2);
     }
 }

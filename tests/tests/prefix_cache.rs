@@ -6,8 +6,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, GenerateRequest, Prefixes,
-    TokenEvent,
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, GenerateRequest, Prefixes, TokenEvent,
 };
 use perilune_tensor::TokenId;
 use perilune_tests::{HashRunner, Tiny, all_events, demo_engine, demo_room, drawn_request, gated, room, text};
@@ -61,14 +60,6 @@ fn tokens(events: &[TokenEvent]) -> Vec<TokenId> {
     perilune_tests::tokens(events)
 }
 
-/// Nobody runs, and what is not free is stored.
-fn assert_whole(engine: &EngineHandle) {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
-}
-
 #[test]
 fn two_continuations_of_a_long_prefix_in_memory_full_of_garbage() {
     let cold = cold();
@@ -92,7 +83,7 @@ fn two_continuations_of_a_long_prefix_in_memory_full_of_garbage() {
         assert!(cached >= least, "{cached} of {} tokens were stored, not {least}", prompt.len());
     }
     assert_eq!(engine.stats().corrupted_requests, 6);
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -106,7 +97,7 @@ fn a_prompt_that_ended_anywhere_around_a_block_and_one_token_more() {
         assert_eq!(events, run(&cold, &request(&prompt, 4)).0, "{len} tokens, then one more");
         assert_eq!(cached, len, "all that were computed");
     }
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -128,7 +119,7 @@ fn any_block_size_any_interval_and_a_return_at_every_saved_state() {
                     assert!(cached <= len && cached + interval > len, "{what}: {cached} stored");
                 }
             }
-            assert_whole(&engine);
+            perilune_tests::stopped(&engine);
         }
     }
 }
@@ -164,7 +155,7 @@ fn callers_that_leave_at_any_stage_lose_no_memory() {
     let held = usage.blocks_stored + 3 * usage.slots_stored;
     assert_eq!(held + usage.free_len, usage.arena_len, "{usage:?}");
     engine.flush_cache();
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
     assert_eq!(engine.stats().usage.free_len, usage.arena_len, "{:?}", engine.stats().usage);
 }
 
@@ -184,7 +175,7 @@ fn each_turn_of_a_chat_computes_only_what_is_new() {
             prompt.extend(tokens(&events));
             prompt.extend(text(30 + turn, 200));
         }
-        assert_whole(&engine);
+        perilune_tests::stopped(&engine);
     }
 }
 
@@ -200,7 +191,7 @@ fn the_same_prompt_again_computes_at_most_one_block() {
         assert_eq!(again, first);
         assert!(computed <= 64 && cached + computed == len, "{computed} of {len} computed, {cached} stored");
     }
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -219,7 +210,7 @@ fn of_many_that_arrive_together_one_computes_what_all_begin_with() {
     }
     let prefilled = engine.stats().prefilled_tokens;
     assert!(prefilled <= 768 + 4 * 27, "{prefilled} tokens computed; {:?}", engine.stats().prefixes);
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -245,7 +236,7 @@ fn what_went_to_host_memory_and_came_back_is_the_same() {
     }
     let stats = engine.stats().prefixes;
     assert!(stats.demotions > 8 && stats.promoted_blocks > 100, "{stats:?}");
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -261,7 +252,7 @@ fn tenants_do_not_share_and_a_flush_forgets() {
     engine.flush_cache();
     assert_eq!(run(&engine, &request(&prompt, 2)).1, 0);
     assert_eq!(run(&engine, &salted("a")).1, 0);
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -280,7 +271,7 @@ fn counters_are_exact_and_only_grow() {
         last = now;
     }
     assert!(hit > 1000, "{hit} of {queried} stored");
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 #[test]
@@ -293,7 +284,7 @@ fn scores_of_a_prompt_are_computed_whatever_is_stored() {
         let (events, cached) = run(&engine, &scored);
         assert_eq!((events, cached), (run(&cold, &scored).0, 0));
     }
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }
 
 /// Time from submission to the first token.
@@ -315,5 +306,5 @@ fn a_stored_prefix_is_there_in_a_twentieth_of_the_time() {
     let warm = (0..5).map(|i| first_token(&engine, &request(&[&prefix[..], &text(i, 3)].concat(), 2))).min().unwrap();
     assert!(warm * 20 < cold, "{warm:?} with 4096 tokens stored, {cold:?} without");
     eprintln!("first token after 4096 tokens: {cold:?} cold, {warm:?} stored");
-    assert_whole(&engine);
+    perilune_tests::stopped(&engine);
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use perilune_engine::{
-    CheckpointRules, ConstraintError, Engine, EngineConfig, EngineHandle, EngineState, GenerateRequest, Grammar,
-    SamplingParams, SharedGrammar, TokenConstraint, TokenEvent, TokenStream,
+    ConstraintError, Engine, EngineConfig, EngineHandle, GenerateRequest, Grammar, SamplingParams, SharedGrammar,
+    TokenConstraint, TokenEvent, TokenStream,
 };
 use perilune_tensor::{TokenId, TokenMask};
-use perilune_tests::{HashRunner, ToyGrammar, all_events, room, tokens};
+use perilune_tests::{HashRunner, ToyGrammar, all_events, hash_config, stopped, tokens};
 
 /// What must happen soon has not happened if it takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,18 +94,7 @@ impl Holder {
 }
 
 fn engine(max_running_requests: usize) -> EngineHandle {
-    let config = EngineConfig {
-        max_running_requests,
-        max_queued_requests: 300,
-        random_seed: None,
-        chunked_prefill_size: 16,
-        max_prompt_logit_rows: 8,
-        max_drafts: 0,
-        context_length: 20_000,
-        cache: room(4, (30_000, 8)),
-        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
-        eos_ids: vec![],
-    };
+    let config = EngineConfig { max_running_requests, ..hash_config() };
     Engine::start(HashRunner::default(), config).unwrap()
 }
 
@@ -120,13 +109,6 @@ fn soon(stream: TokenStream) -> Vec<TokenEvent> {
     let (send, receive) = channel();
     std::thread::spawn(move || send.send(all_events(stream)));
     receive.recv_timeout(PATIENCE).expect("it waits for somebody else's grammar")
-}
-
-fn assert_clean(engine: &EngineHandle) {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
 }
 
 #[test]
@@ -146,7 +128,7 @@ fn others_go_on_while_a_mask_is_late() {
     }
     drop(holder);
     assert_eq!(tokens(&soon(slow)), tokens(&expected), "late masks change nothing");
-    assert_clean(&engine);
+    stopped(&engine);
 }
 
 #[test]
@@ -159,5 +141,5 @@ fn who_waits_for_a_mask_can_be_aborted_and_be_the_only_one() {
     drop(slow);
     assert_eq!(tokens(&soon(queued)).len(), 5, "its place is free although its mask never came");
     drop(holder);
-    assert_clean(&engine);
+    stopped(&engine);
 }

@@ -166,7 +166,8 @@ impl TileProduct<'_, '_> {
             }
             let mut sums = Sums2x1::zero(set_up);
             for step in 0..steps {
-                sums.add(slot(step), parts.skip(step));
+                let pair = slot(step).cast_const();
+                sums.add(TileRun::packed([pair, pair.wrapping_add(TILE_BYTES)]), parts.skip(step));
                 if step + AHEAD < steps {
                     decode_step(groups, step + AHEAD, slot(step + AHEAD));
                 }

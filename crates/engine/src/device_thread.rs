@@ -212,19 +212,23 @@ impl<R: StepRunner> DeviceThread<R> {
     }
 
     fn abort(&mut self, id: SeqId) {
-        self.release_held(|held| held == id);
-        if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
+        if let Some(event) = self.cancel(id) {
             self.deliver(event);
         }
     }
 
     /// As [`Self::abort`], counted as a stop.
     fn stop(&mut self, id: SeqId) {
-        self.release_held(|held| held == id);
-        if let Some(event) = self.scheduler.abort(id, &mut self.cache) {
+        if let Some(event) = self.cancel(id) {
             self.shared.lock_monitor().stats.finished.stop += 1;
             self.send(vec![event]);
         }
+    }
+
+    /// The end of a request, if it has not come yet.
+    fn cancel(&mut self, id: SeqId) -> Option<Event> {
+        self.release_held(|held| held == id);
+        self.scheduler.abort(id, &mut self.cache)
     }
 
     fn step(&mut self) -> Result<Stepped, String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use perilune_engine::{
     CacheConfig, CheckpointRules, DiskConfig, DiskPatience, DiskStore, DiskTier, Engine, EngineConfig, EngineHandle,
-    EngineState, EngineStats, GenerateRequest, Identity, Prefixes, TokenEvent, Usage,
+    EngineStats, GenerateRequest, Identity, Prefixes, TokenEvent, Usage,
 };
 use perilune_speculate::{NgramDraft, NgramOptions};
 use perilune_tensor::TokenId;
@@ -242,11 +242,6 @@ impl Rig {
 
     /// Ends the engine; nobody may hold anything.
     pub fn stop(&mut self) -> EngineStats {
-        let engine = self.engine.take().unwrap();
-        engine.drain();
-        assert_eq!(engine.join(), EngineState::Stopped);
-        let stats = engine.stats();
-        assert_eq!((stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used), (0, 0, 0, 0));
-        stats
+        perilune_tests::stopped(&self.engine.take().unwrap())
     }
 }

@@ -8,6 +8,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::marker::PhantomData;
 
 /// Rows of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
@@ -152,6 +153,27 @@ macro_rules! ask_ahead {
     ($($line:literal)*) => { concat!($("prefetcht0 [{ahead} + ", $line, "]\n"),*) };
 }
 
+/// One step of two tiles of the first factor by three parts of the second. What is to be asked ahead goes between.
+macro_rules! step_2x1 {
+    ($($first:literal)*; $($second:literal)*) => {
+        concat!(
+            ask_ahead!($($first)*),
+            "tileloadd tmm4, [{a0} + {stride}*1]\n",
+            "tileloadd tmm6, [{high} + {row}*1]\n",
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            "tileloadd tmm5, [{a1} + {stride}*1]\n",
+            "tdpbf16ps tmm1, tmm5, tmm6\n",
+            ask_ahead!($($second)*),
+            "tileloadd tmm7, [{middle} + {row}*1]\n",
+            "tdpbf16ps tmm0, tmm4, tmm7\n",
+            "tdpbf16ps tmm1, tmm5, tmm7\n",
+            "tileloadd tmm6, [{low} + {row}*1]\n",
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            "tdpbf16ps tmm1, tmm5, tmm6\n",
+        )
+    };
+}
+
 /// Tiles of the second factor: for every step three parts, one after the other, as many columns as were set up.
 #[derive(Clone, Copy)]
 pub(crate) struct PartTiles {
@@ -165,6 +187,11 @@ impl PartTiles {
     /// Bytes of a tile of so many columns.
     pub(crate) const fn tile_bytes(columns: usize) -> usize {
         columns * TILE_ROW_BYTES
+    }
+
+    /// The first tile of a part.
+    fn part(&self, part: usize) -> *const u8 {
+        self.first.wrapping_add(part * Self::tile_bytes(self.columns))
     }
 
     /// Without the first `steps` steps.
@@ -183,26 +210,16 @@ pub(crate) unsafe fn add_2x1(_: &Tiles, a: TileRun, (b, count): (PartTiles, usiz
     if count == 0 {
         return;
     }
-    let part = |p: usize| b.first.wrapping_add(p * PartTiles::tile_bytes(b.columns));
     // SAFETY: the caller's promise; a prefetch may be of any address.
     unsafe {
         asm!(
             "tileloadd tmm0, [{sums} + {row}*1]",
             "tileloadd tmm1, [{sums} + {row}*1 + 1024]",
             "2:",
-            ask_ahead!(0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
-            "tileloadd tmm4, [{a0} + {stride}*1]",
-            "tileloadd tmm6, [{high} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{a1} + {stride}*1]",
-            "tdpbf16ps tmm1, tmm5, tmm6",
-            ask_ahead!(1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
-            "tileloadd tmm7, [{middle} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm7",
-            "tdpbf16ps tmm1, tmm5, tmm7",
-            "tileloadd tmm6, [{low} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm5, tmm6",
+            step_2x1!(
+                0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960;
+                1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984
+            ),
             "add {ahead}, 2048",
             "add {a0}, {a_step}",
             "add {a1}, {a_step}",
@@ -220,9 +237,9 @@ pub(crate) unsafe fn add_2x1(_: &Tiles, a: TileRun, (b, count): (PartTiles, usiz
             stride = in(reg) a.stride,
             a_step = in(reg) a.step,
             ahead = inout(reg) a.ahead => _,
-            high = inout(reg) part(0) => _,
-            middle = inout(reg) part(1) => _,
-            low = inout(reg) part(2) => _,
+            high = inout(reg) b.part(0) => _,
+            middle = inout(reg) b.part(1) => _,
+            low = inout(reg) b.part(2) => _,
             b_step = in(reg) 3 * PartTiles::tile_bytes(b.columns),
             count = inout(reg) count => _,
             out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -234,7 +251,7 @@ pub(crate) unsafe fn add_2x1(_: &Tiles, a: TileRun, (b, count): (PartTiles, usiz
 /// Sums of sixteen rows twice by one second factor that stay in tiles 0 and 1 from step to step, so that the caller makes
 /// the tiles of later steps while these are multiplied. The compiler has no use of its own for tiles. Every result is added
 /// up as in [`add_2x1`].
-pub(crate) struct Sums2x1<'t>(#[allow(dead_code)] &'t Tiles);
+pub(crate) struct Sums2x1<'t>(PhantomData<&'t Tiles>);
 
 impl<'t> Sums2x1<'t> {
     /// Sums of nothing.
@@ -242,39 +259,29 @@ impl<'t> Sums2x1<'t> {
     /// # Safety
     /// Until [`Sums2x1::store`] no other products may be made on this thread.
     #[inline(always)]
-    pub(crate) unsafe fn zero(tiles: &'t Tiles) -> Self {
+    pub(crate) unsafe fn zero(_: &'t Tiles) -> Self {
         // SAFETY: a `Tiles` exists only where the processor has them.
         unsafe { asm!("tilezero tmm0", "tilezero tmm1", out("tmm0") _, out("tmm1") _, options(nostack, nomem)) }
-        Sums2x1(tiles)
+        Sums2x1(PhantomData)
     }
 
-    /// Adds one step: two tiles of the first factor that lie one after the other, three parts of the second.
+    /// Adds the first step.
     ///
     /// # Safety
-    /// `a` must hold two tiles, `b` a step of the columns set up.
+    /// `a` and `b` must hold a step of the shapes set up.
     #[inline(always)]
-    pub(crate) unsafe fn add(&mut self, a: *const u8, b: PartTiles) {
-        let part = |p: usize| b.first.wrapping_add(p * PartTiles::tile_bytes(b.columns));
+    pub(crate) unsafe fn add(&mut self, a: TileRun, b: PartTiles) {
         // SAFETY: the caller's promise.
         unsafe {
             asm!(
-                "tileloadd tmm4, [{a} + {whole}*1]",
-                "tileloadd tmm6, [{high} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a} + {whole}*1 + 1024]",
-                "tdpbf16ps tmm1, tmm5, tmm6",
-                "tileloadd tmm7, [{middle} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm1, tmm5, tmm7",
-                "tileloadd tmm6, [{low} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm5, tmm6",
-                a = in(reg) a,
-                whole = in(reg) TILE_ROW_BYTES,
+                step_2x1!(;),
+                a0 = in(reg) a.first[0],
+                a1 = in(reg) a.first[1],
+                stride = in(reg) a.stride,
                 row = in(reg) 4 * b.columns,
-                high = in(reg) part(0),
-                middle = in(reg) part(1),
-                low = in(reg) part(2),
+                high = in(reg) b.part(0),
+                middle = in(reg) b.part(1),
+                low = in(reg) b.part(2),
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
