@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Decoding speed of servers of one model, interleaved question by question, and whether they say the same.
 
-    ratio.py QUESTIONS.jsonl URL URL ...        [--count N] [--max-tokens N] [--concurrency N]
+    ratio.py QUESTIONS.jsonl URL URL ...        [--count N] [--max-tokens N] [--concurrency N] [--ignore-eos]
 
 QUESTIONS has a `question` per line (GSM8K's form). The first server is what the others are compared with; start it with
 `--speculative off`. Speed is output tokens after the first one by the time they took, streamed, greedy; one request at a time,
 or with `--concurrency` so many at once, all of them by the time until the last one ended, prompts included.
+With `--ignore-eos` every answer has `--max-tokens` tokens, so that prompts hardly count.
 Needs Python 3 and nothing else. Ends with status 1 where answers differ.
 """
 
@@ -17,14 +18,14 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 
-def ask(url, question, max_tokens):
+def ask(url, question, more):
     """The answer's text, its tokens after the first, and the seconds they took."""
     body = {
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
-        "max_tokens": max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **more,
     }
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
@@ -42,14 +43,14 @@ def ask(url, question, max_tokens):
     return "".join(text), tokens - 1, time.monotonic() - first
 
 
-def ask_all(url, questions, max_tokens):
+def ask_all(url, questions, more):
     """The answers, their tokens, and the seconds until the last one ended."""
     if len(questions) == 1:
-        text, tokens, seconds = ask(url, questions[0], max_tokens)
+        text, tokens, seconds = ask(url, questions[0], more)
         return [text], tokens, seconds
     begin = time.monotonic()
     with ThreadPoolExecutor(len(questions)) as clients:
-        replies = list(clients.map(lambda question: ask(url, question, max_tokens), questions))
+        replies = list(clients.map(lambda question: ask(url, question, more), questions))
     seconds = time.monotonic() - begin
     return [text for text, _, _ in replies], sum(tokens for _, tokens, _ in replies), seconds
 
@@ -78,14 +79,16 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=300)
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--ignore-eos", action="store_true")
     args = parser.parse_args()
+    more = {"max_tokens": args.max_tokens, "ignore_eos": args.ignore_eos}
     with open(args.questions, encoding="utf-8") as lines:
         questions = [json.loads(line)["question"] for line in lines][: args.count]
     speeds, answers = {url: [] for url in args.urls}, {url: [] for url in args.urls}
     totals = {url: [0, 0.0] for url in args.urls}
     for first in range(0, len(questions), args.concurrency):
         for url in args.urls:
-            texts, tokens, seconds = ask_all(url, questions[first : first + args.concurrency], args.max_tokens)
+            texts, tokens, seconds = ask_all(url, questions[first : first + args.concurrency], more)
             answers[url].extend(texts)
             if tokens > 0:
                 speeds[url].append(tokens / seconds)

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use perilune_backend::Backend;
-use perilune_config::ModelConfig;
+use perilune_config::{DraftConfig, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions, Pinning};
 use perilune_engine::{
     ArenaShape, CacheConfig, EngineConfig, EngineHandle, EngineState, EngineStats, FinishReason, ModelRunner, Prefixes,
     Speculation, TokenEvent, TokenStream,
 };
 use perilune_model::{CacheShape, Kimi};
-use perilune_speculate::{Draft, DraftLengths};
+use perilune_speculate::{Draft, DraftLengths, DraftLimits, DraftSource, DsparkDraft};
 use perilune_tensor::{HostTensor, TokenId};
 use perilune_weights::{Checkpoint, MemorySource, SafetensorsDir, WeightSource};
 use serde_json::Value;
@@ -79,6 +79,46 @@ fn room_of(config: &ModelConfig, block_size: usize, units: (usize, usize)) -> Ca
     let shape = CacheShape::with_room(config, block_size, units);
     let arena = ArenaShape { len: shape.arena_len, block_len: shape.block_len, slot_len: shape.slot_len };
     CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
+}
+
+/// The shipped demo checkpoint with its shipped draft.
+pub struct DemoDraft {
+    target: ModelConfig,
+    draft: DraftConfig,
+}
+
+impl DemoDraft {
+    /// Reads their configurations.
+    pub fn load() -> DemoDraft {
+        let draft = DraftConfig::from_dir(&demo_dir().with_file_name("demo-dspark")).unwrap();
+        DemoDraft { target: ModelConfig::from_dir(&demo_dir()).unwrap(), draft }
+    }
+
+    /// Memory for at least so many blocks and slots at once, with what the draft keeps.
+    pub fn room(&self, block_size: usize, (blocks, slots): (usize, usize)) -> CacheConfig {
+        let shape = |bytes| CacheShape::with_draft(&self.target, (block_size, self.draft.context_len()), bytes);
+        let one = shape(0);
+        let shape = shape(4 * (blocks * one.block_len + slots * one.slot_len));
+        let arena = ArenaShape { len: shape.arena_len, block_len: shape.block_len, slot_len: shape.slot_len };
+        CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
+    }
+
+    /// A runner that drafts as far as the engine's configuration allows.
+    pub fn runner(&self, engine: &EngineConfig) -> ModelRunner<CpuBackend> {
+        let source = SafetensorsDir::open(&demo_dir().with_file_name("demo-dspark")).unwrap();
+        let checkpoint = Checkpoint::open_draft(&source, &self.draft).unwrap();
+        let limits = DraftLimits {
+            max_rows: engine.max_step_rows(),
+            max_sequences: engine.max_running_requests,
+            max_blocks: engine.max_running_requests * engine.context_length.div_ceil(engine.cache.block_size),
+        };
+        let source = DraftSource { config: &self.draft, checkpoint: &checkpoint, target: &self.target };
+        let backend = CpuBackend::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+        let draft = DsparkDraft::load(&backend, source, limits).unwrap();
+        let target = SafetensorsDir::open(Path::new(&demo_dir())).unwrap();
+        let speculation = Speculation::new(Box::new(draft), DraftLengths::Fixed);
+        runner((&self.target, &target), engine, Some(speculation))
+    }
 }
 
 /// An engine on the shipped demo checkpoint.

@@ -16,7 +16,7 @@ mod widen;
 
 pub use bench::{Bench, data_dir, demo_dir};
 pub use drafts::{ByChance, ByHeart};
-pub use engines::{Tiny, all_events, demo_engine, demo_room, demo_runner, finish, stopped, tokens};
+pub use engines::{DemoDraft, Tiny, all_events, demo_engine, demo_room, demo_runner, finish, stopped, tokens};
 pub use gate::{Gate, Gated, gated};
 pub use golden::Golden;
 pub use hash_runner::{FAULT, HashRunner, PANIC, POISON, VOCAB, hash_config, room};

@@ -5,7 +5,7 @@
 /// Runs of consecutive rows, each the next tokens of one sequence. A decode row is a run of length 1.
 ///
 /// The first `count` entries of each tensor count; the tensors may be longer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Segments<'a, T> {
     /// Number of runs `S`.
     pub count: usize,
@@ -19,11 +19,27 @@ pub struct Segments<'a, T> {
     pub slot: &'a T,
 }
 
+impl<T> Clone for Segments<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Segments<'_, T> {}
+
 /// Which latent blocks hold the tokens of each run, in compressed rows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct BlockTables<'a, T> {
     /// `U32 [>= S + 1]`: run `s` owns `blocks[offset[s] .. offset[s + 1]]`.
     pub offset: &'a T,
     /// `U32`: block ids in sequence order; block `b` of a run holds positions `b * block_size ..`.
     pub blocks: &'a T,
 }
+
+impl<T> Clone for BlockTables<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for BlockTables<'_, T> {}

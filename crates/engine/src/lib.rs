@@ -4,6 +4,7 @@
 //! [`EngineHandle`]. [`EngineHandle::submit`] gives a [`TokenStream`]; dropping it ends the generation. Text, chat formats
 //! and stop strings are not here: a caller that has seen enough drops the stream.
 
+mod arrears;
 mod config;
 mod constraints;
 mod courier;

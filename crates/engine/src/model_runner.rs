@@ -18,6 +18,7 @@ use perilune_model::{
 use perilune_speculate::Proposal;
 use perilune_tensor::TokenId;
 
+use crate::arrears::LastStep;
 use crate::speculation::{accept_drawn, accept_same, rows_with_drafts, scoring, unscored};
 use crate::{
     DrawnDrafts, EngineConfig, HostUnits, Speculation, StateFormat, StepInput, StepOutput, StepRun, StepRunner,
@@ -139,6 +140,10 @@ impl<B: Backend> ModelRunner<B> {
             });
         }
         let mut workspace = Workspace::new(&backend, model.config(), limits)?;
+        let mut speculation = speculation;
+        if let Some(speculation) = &mut speculation {
+            speculation.make_room(&backend, limits)?;
+        }
         if let Some(taps) = speculation.as_ref().and_then(|speculation| speculation.draft().taps()) {
             workspace.capture((&backend, model.config()), taps.clone())?;
         }
@@ -318,6 +323,11 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
         self.fold(&input.kept).map_err(device_error)?;
+        if let Some(mut speculation) = self.speculation.take() {
+            let begun = speculation.begin(input, self.last_step());
+            self.speculation = Some(speculation);
+            begun?;
+        }
         for op in &input.ops {
             self.perform(*op)?;
         }
@@ -344,12 +354,18 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
 }
 
 impl<B: Backend> ModelRunner<B> {
+    fn last_step(&mut self) -> LastStep<'_, B> {
+        let ModelRunner { backend, batch, workspace, caches, .. } = self;
+        LastStep { backend, batch, workspace, caches }
+    }
+
     fn run_speculating(
         &mut self,
         speculation: &mut Speculation<B>,
         input: &StepInput<'_>,
     ) -> Result<StepOutput, BackendError> {
-        let drafts = speculation.propose((&self.backend, &self.model), input, &mut self.caches)?;
+        let ModelRunner { backend, model, batch, workspace, caches, .. } = self;
+        let drafts = speculation.propose(model, input, LastStep { backend, batch, workspace, caches })?;
         let started = Instant::now();
         for (run, proposal) in input.runs.iter().zip(&drafts.proposals).filter(|(_, p)| !p.tokens.is_empty()) {
             if let Some(masks) = &run.masks {
@@ -357,7 +373,7 @@ impl<B: Backend> ModelRunner<B> {
             }
         }
         self.forward(input, &drafts.proposals).map_err(device_error)?;
-        speculation.observe(&self.backend, (&self.batch, &self.workspace), &mut self.caches)?;
+        speculation.observe((input, &drafts.proposals), self.last_step())?;
         let runs = self.sample(input, &drafts.proposals)?;
         speculation.learn(input, &drafts, (&runs, started.elapsed()));
         let drafted = drafts.proposals.iter().map(|proposal| proposal.tokens.len()).collect();

@@ -4,20 +4,23 @@ use std::time::{Duration, Instant};
 
 use perilune_backend::{Backend, BackendError, Choice, RandomStream, RowDistribution, SampleRow, SampledRow, uniform};
 use perilune_backend::{TopLogprob, uniform_of};
-use perilune_model::{Caches, ForwardBatch, Kimi, MAX_DECODE_ROWS, Workspace};
+use perilune_model::{Kimi, MAX_DECODE_ROWS, StepLimits};
 use perilune_scheduler::SeqId;
 use perilune_speculate::{
-    Block, Costs, Draft, DraftLengths, DraftRequest, LengthPolicy, Load, Outcome, Proposal, Survival, TappedStep,
-    accept_block, pick,
+    Block, Costs, Draft, DraftLengths, DraftRequest, LengthPolicy, Load, Outcome, Proposal, Survival, accept_block,
+    pick,
 };
 use perilune_tensor::TokenId;
 
+use crate::arrears::{Arrears, LastStep};
 use crate::{StepInput, StepRun};
 
 /// A draft at work: proposes, and learns how much of it pays.
 pub struct Speculation<B: Backend> {
     draft: Box<dyn Draft<B>>,
     policy: LengthPolicy<SeqId>,
+    /// `None` until there is room for it, and for a draft that reads no streams.
+    arrears: Option<Arrears<B>>,
 }
 
 impl<B: Backend> std::fmt::Debug for Speculation<B> {
@@ -37,7 +40,7 @@ impl<B: Backend> Speculation<B> {
     /// Uses a draft with lengths chosen one way or the other.
     pub fn new(draft: Box<dyn Draft<B>>, lengths: DraftLengths) -> Self {
         let policy = LengthPolicy::new(draft.max_drafts(), lengths);
-        Speculation { draft, policy }
+        Speculation { draft, policy, arrears: None }
     }
 
     /// The draft.
@@ -45,12 +48,41 @@ impl<B: Backend> Speculation<B> {
         self.draft.as_ref()
     }
 
-    /// Drafts for the runs that may have them, as far as that pays.
+    /// Makes room for work beside steps within `limits`.
+    pub(crate) fn make_room(&mut self, backend: &B, limits: StepLimits) -> Result<(), BackendError> {
+        if self.draft.taps().is_some() {
+            self.arrears = Some(Arrears::new(backend, limits)?);
+        }
+        Ok(())
+    }
+
+    /// Before anything of a step: the draft catches up, unless the step goes on where the last one ended.
+    pub(crate) fn begin(&mut self, input: &StepInput<'_>, last: LastStep<'_, B>) -> Result<(), BackendError> {
+        match &mut self.arrears {
+            Some(arrears) if !arrears.go_on(input) => arrears.settle(self.draft.as_mut(), last),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drafts for the runs that may have them, as far as that pays; else the last step's streams are kept for later.
     pub(crate) fn propose(
         &mut self,
-        target: (&B, &Kimi<B>),
+        target: &Kimi<B>,
         input: &StepInput<'_>,
-        caches: &mut Caches<B>,
+        mut last: LastStep<'_, B>,
+    ) -> Result<Drafts, BackendError> {
+        let drafts = self.propose_some(target, input, &mut last)?;
+        if let Some(arrears) = &self.arrears {
+            arrears.make_way(last)?;
+        }
+        Ok(drafts)
+    }
+
+    fn propose_some(
+        &mut self,
+        target: &Kimi<B>,
+        input: &StepInput<'_>,
+        last: &mut LastStep<'_, B>,
     ) -> Result<Drafts, BackendError> {
         let load = load(input);
         let mut proposals = vec![Proposal::default(); input.runs.len()];
@@ -60,13 +92,16 @@ impl<B: Backend> Speculation<B> {
         }
         let wanted: Vec<(SeqId, usize)> = may.iter().map(|i| (input.runs[*i].seq, input.runs[*i].drafts)).collect();
         let asked = self.policy.ask(&wanted, load);
-        let started = Instant::now();
         let chosen: Vec<(usize, usize)> = may.into_iter().zip(asked).filter(|(_, n)| *n > 0).collect();
         if chosen.is_empty() {
             return Ok(Drafts { proposals, drafting: Duration::ZERO, load });
         }
+        if let Some(arrears) = &mut self.arrears {
+            arrears.settle(self.draft.as_mut(), last.reborrow())?;
+        }
+        let started = Instant::now();
         let requests: Vec<DraftRequest<'_>> = chosen.iter().map(|(i, n)| request(&input.runs[*i], *n)).collect();
-        let drafted = self.draft.propose(target, &requests, caches)?;
+        let drafted = self.draft.propose((last.backend, target), &requests, last.caches)?;
         let drafting = started.elapsed();
         let survivals: Vec<Survival> =
             chosen.iter().zip(&drafted).map(|((i, _), proposal)| self.survival(input.runs[*i].seq, proposal)).collect();
@@ -92,14 +127,13 @@ impl<B: Backend> Speculation<B> {
     /// After the target's step.
     pub(crate) fn observe(
         &mut self,
-        backend: &B,
-        (batch, workspace): (&ForwardBatch<B>, &Workspace<B>),
-        caches: &mut Caches<B>,
+        (input, proposals): (&StepInput<'_>, &[Proposal]),
+        last: LastStep<'_, B>,
     ) -> Result<(), BackendError> {
-        if self.draft.taps().is_none() {
-            return Ok(());
+        match &mut self.arrears {
+            Some(arrears) => arrears.add(self.draft.as_mut(), (input, proposals), last),
+            None => Ok(()),
         }
-        self.draft.observe(backend, TappedStep { batch, taps: workspace.taps(), caches })
     }
 
     /// Learns from the outcome of a step.

@@ -7,7 +7,7 @@ use perilune_backend::{Backend, BackendError, BlockTables, Segments, Snapshots};
 use perilune_tensor::{TensorSpec, TokenId};
 
 use crate::columns::{CopyColumns, RunColumns, RunRows, index_value};
-use crate::{ModelError, StepLimits, StepShape};
+use crate::{ModelError, StepLimits, StepShape, TappedRows};
 
 /// Runs of at most this many tokens take the decode form of the sequence operations; longer ones cannot be verified.
 pub const MAX_DECODE_ROWS: usize = 8;
@@ -243,6 +243,11 @@ impl<B: Backend> ForwardBatch<B> {
     pub fn forms(&self) -> impl Iterator<Item = (Segments<'_, B::Tensor>, BlockTables<'_, B::Tensor>)> {
         let parts = [&self.verify, &self.decode, &self.prefill];
         parts.into_iter().filter(|part| !part.is_empty()).map(|part| (part.segments(), part.tables()))
+    }
+
+    /// All rows of the step as a draft takes them in.
+    pub fn tapped(&self) -> TappedRows<'_, B::Tensor> {
+        TappedRows { count: self.rows, order: None, forms: self.forms().collect() }
     }
 
     fn check(&self, plan: &BatchPlan<'_>) -> Result<(), ModelError> {

@@ -7,6 +7,7 @@ use crate::feed_forward::{FeedForward, Target};
 use crate::kda::KdaState;
 use crate::kimi::{Attention, Kimi, Layer};
 use crate::mla::Latents;
+use crate::tap::Taps;
 use crate::{Caches, ForwardBatch, Workspace};
 
 impl<B: Backend> Kimi<B> {
@@ -33,8 +34,7 @@ impl<B: Backend> Kimi<B> {
             self.attention((backend, batch), (index, layer), workspace, caches)?;
             self.feed_forward((backend, batch.rows), layer, workspace)?;
             if let Some(taps) = &mut workspace.taps {
-                let next = self.layers.get(index + 1).map_or(self.mix.as_ref(), |next| next.attn_mix.as_ref());
-                taps.take((backend, batch.rows), index, (&workspace.stream, next))?;
+                taps.take_prefix((backend, batch.rows), index, &workspace.stream)?;
             }
         }
         self.logits((backend, batch), workspace)
@@ -48,7 +48,8 @@ impl<B: Backend> Kimi<B> {
         caches: &mut Caches<B>,
     ) -> Result<(), BackendError> {
         let rows = batch.rows;
-        let h = ws.stream.mix((backend, rows), layer.attn_mix.as_ref(), &mut ws.mixed)?;
+        let stream = (&ws.stream, layer.attn_mix.as_ref(), &mut ws.mixed);
+        let h = Taps::mix(&mut ws.taps, (backend, rows), index.checked_sub(1), stream)?;
         layer.attn_norm.apply((backend, rows), h, &mut ws.normed)?;
         // The mixture saw the prefix; only now does it freeze.
         if self.config.attn_res_block_size.is_some_and(|block| index.is_multiple_of(block)) {
@@ -92,10 +93,14 @@ impl<B: Backend> Kimi<B> {
     /// Final mixture, norm and head, for the rows whose logits are wanted.
     fn logits(&self, (backend, batch): (&B, &ForwardBatch<B>), ws: &mut Workspace<B>) -> Result<(), BackendError> {
         let rows = batch.num_logit_rows;
+        if rows == 0 && ws.taps.is_none() {
+            return Ok(());
+        }
+        let stream = (&ws.stream, self.mix.as_ref(), &mut ws.mixed);
+        let x = Taps::mix(&mut ws.taps, (backend, batch.rows), self.layers.len().checked_sub(1), stream)?;
         if rows == 0 {
             return Ok(());
         }
-        let x = ws.stream.mix((backend, batch.rows), self.mix.as_ref(), &mut ws.mixed)?;
         let [last, normed] = &mut ws.last;
         backend.select_rows(SelectRows { rows, x, index: &batch.logit_index, out: last })?;
         self.norm.apply((backend, rows), last, normed)?;

@@ -53,6 +53,11 @@ impl<T> ResidualStream<T> {
         (&mut self.rows[self.prefix], write)
     }
 
+    /// The running prefix.
+    pub(crate) fn prefix(&self) -> &T {
+        &self.rows[self.prefix]
+    }
+
     /// Mixes frozen rows and prefix into `mixed`; returns where the result is. Without a mix or without frozen rows that
     /// is the prefix itself.
     pub(crate) fn mix<'a, B: Backend<Tensor = T>>(
@@ -72,7 +77,7 @@ impl<T> ResidualStream<T> {
         mix: Option<&Mix<T>>,
         out: &mut T,
     ) -> Result<Option<&T>, BackendError> {
-        let Some(mix) = mix.filter(|_| self.prefix > 0) else { return Ok(Some(&self.rows[self.prefix])) };
+        let Some(mix) = mix.filter(|_| self.prefix > 0) else { return Ok(Some(self.prefix())) };
         let sources: Vec<&T> = self.rows[..=self.prefix].iter().collect();
         backend.attn_residual(AttnResidual { rows, sources: &sources, score: &mix.score, eps: mix.eps, out })?;
         Ok(None)

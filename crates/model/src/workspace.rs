@@ -1,5 +1,7 @@
 //! Activations of a step, allocated once.
 
+use std::ops::Range;
+
 use perilune_backend::{Backend, BackendError, KdaDims};
 use perilune_config::{LayerKind, ModelConfig, OutGateRank};
 use perilune_tensor::TensorSpec;
@@ -141,7 +143,7 @@ impl<B: Backend> Workspace<B> {
     /// From now on, keeps the streams that a draft reads.
     ///
     /// # Errors
-    /// `OutOfMemory`; `Mismatch` where a layer is not there.
+    /// `OutOfMemory`; `Mismatch` where a layer is not there, or layers do not rise.
     pub fn capture(&mut self, (backend, config): (&B, &ModelConfig), spec: TapSpec) -> Result<(), BackendError> {
         if let Some(layer) = spec.layers.iter().find(|layer| **layer >= config.num_layers()) {
             return Err(BackendError::Mismatch {
@@ -149,6 +151,14 @@ impl<B: Backend> Workspace<B> {
                 field: "layers",
                 found: layer.to_string(),
                 expected: format!("below {}, the number of layers", config.num_layers()),
+            });
+        }
+        if spec.layers.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(BackendError::Mismatch {
+                op: "capture",
+                field: "layers",
+                found: format!("{:?}", spec.layers),
+                expected: "in rising order".into(),
             });
         }
         self.taps = Some(Taps::new(backend, spec, (self.limits.max_rows, config.hidden_size))?);
@@ -159,6 +169,11 @@ impl<B: Backend> Workspace<B> {
     /// the step. Empty where none are kept.
     pub fn taps(&self) -> &[B::Tensor] {
         self.taps.as_ref().map_or(&[], Taps::streams)
+    }
+
+    /// Copies rows of the kept streams.
+    pub(crate) fn copy_taps(&mut self, backend: &B, rows: Range<usize>, to: usize) -> Result<(), BackendError> {
+        self.taps.as_mut().map_or(Ok(()), |taps| taps.copy(backend, rows, to))
     }
 
     /// Logits of the last step, `F32 [max_logit_rows, V]`; rows as [`crate::ForwardBatch::logit_rows`] says.

@@ -1,7 +1,7 @@
 //! What proposes tokens.
 
 use perilune_backend::{Backend, BackendError, SampleRow};
-use perilune_model::{Caches, ForwardBatch, Kimi, TapSpec};
+use perilune_model::{Caches, Kimi, TapSpec, TappedRows};
 use perilune_tensor::TokenId;
 
 /// Proposes tokens for a target model to verify.
@@ -19,8 +19,9 @@ pub trait Draft<B: Backend>: Send {
         0
     }
 
-    /// After a step of the target: takes in the streams of all its rows. Rows of tokens that are not kept in the end are
-    /// overwritten later, as latents are. Called only where it reads any.
+    /// After a step of the target or several: takes in the streams of all rows, before it proposes anything that comes
+    /// after them. Rows of tokens that are not kept in the end are overwritten later, as latents are. Called only where it
+    /// reads any.
     ///
     /// # Errors
     /// What the device refuses.
@@ -40,10 +41,10 @@ pub trait Draft<B: Backend>: Send {
     ) -> Result<Vec<Proposal>, BackendError>;
 }
 
-/// A step of the target that has just been computed.
+/// What the target has computed since.
 pub struct TappedStep<'a, B: Backend> {
     /// Its rows.
-    pub batch: &'a ForwardBatch<B>,
+    pub rows: TappedRows<'a, B::Tensor>,
     /// The streams, each `F32 [max_rows, H]`, in the order of [`TapSpec::layers`].
     pub taps: &'a [B::Tensor],
     /// Takes the context ([`Caches::draft_context`]).

@@ -73,6 +73,32 @@ fn ids(proposal: &Proposal) -> Vec<usize> {
 }
 
 #[test]
+fn streams_that_come_late_leave_the_same_behind() {
+    for (name, draft) in variants() {
+        let (mut now, mut later) = (Rig::new(&draft), Rig::new(&draft));
+        for rig in [&mut now, &mut later] {
+            rig.step(&[(0, &PROMPT, 0), (1, &PROMPT[..6], 0), (2, &PROMPT[..3], 0)]);
+        }
+        let mut lengths = [21, 6, 3];
+        // Across the ends of blocks, alone and together, one step and many.
+        for (sequences, steps) in [(0..3, 5), (1..2, 1), (1..3, 9), (0..1, 12)] {
+            for step in 0..steps {
+                let next = |s: usize| (s as u32, PROMPT[step + s], lengths[s]);
+                let runs: Vec<(u32, u32, usize)> = sequences.clone().map(next).collect();
+                later.step_late(&runs);
+                for (sequence, token, position) in runs {
+                    now.step(&[(sequence, &[token], position)]);
+                    lengths[sequence as usize] += 1;
+                }
+            }
+            let positions: Vec<usize> = lengths[sequences.clone()].iter().map(|length| length - 1).collect();
+            later.settle(&positions);
+            assert!(now.arena() == later.arena(), "{name}: {steps} steps of {sequences:?}");
+        }
+    }
+}
+
+#[test]
 fn every_variant_equals_the_specification() {
     for (name, config) in variants() {
         let mut rig = Rig::new(&config);

@@ -4,7 +4,7 @@ use perilune_backend::{Backend, Choice, Penalties, SampleRow};
 use perilune_config::{DraftConfig, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
 use perilune_model::{
-    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LogitRows, Run, StepLimits, Workspace,
+    BatchPlan, CacheShape, Caches, Effect, ForwardBatch, Kimi, LateTaps, LogitRows, Run, StepLimits, Workspace,
 };
 use perilune_speculate::{Draft, DraftLimits, DraftRequest, DraftSource, DsparkDraft, Proposal, TappedStep};
 use perilune_tensor::TokenId;
@@ -56,6 +56,7 @@ pub struct Rig {
     pub caches: Caches<CpuBackend>,
     pub draft: DsparkDraft<CpuBackend>,
     pub oracle: Oracle,
+    late: LateTaps<CpuBackend>,
     _files: tempfile::TempDir,
 }
 
@@ -89,6 +90,7 @@ impl Rig {
             batch: ForwardBatch::new(&backend, limits).unwrap(),
             caches: Caches::new(&backend, &config, shape).unwrap(),
             oracle: Oracle::new(draft, &tensors, &source),
+            late: LateTaps::new(&backend, (MAX_ROWS, limits)).unwrap(),
             draft: dspark,
             workspace,
             kimi,
@@ -109,6 +111,48 @@ impl Rig {
     }
 
     pub fn step_as(&mut self, runs: &[(u32, &[u32], usize)], effect: Effect) -> Vec<Vec<Row>> {
+        self.forward(runs, effect);
+        let step = TappedStep { rows: self.batch.tapped(), taps: self.workspace.taps(), caches: &mut self.caches };
+        self.draft.observe(&self.backend, step).unwrap();
+        let streams: Vec<Vec<f32>> =
+            self.workspace.taps().iter().map(|t| self.backend.download(t).unwrap().wait().unwrap().to_f32()).collect();
+        let width = self.kimi.config().hidden_size;
+        let row = |row: usize| -> Row {
+            let taps: Vec<Row> = streams
+                .iter()
+                .map(|stream| stream[row * width..(row + 1) * width].iter().map(|v| f64::from(*v)).collect())
+                .collect();
+            self.oracle.feature(&taps)
+        };
+        let rows = |i: usize| (0..runs[i].1.len()).map(|t| row(self.batch.first_row(i) + t)).collect();
+        (0..runs.len()).map(rows).collect()
+    }
+
+    /// Runs the next token of some sequences, `(sequence, token, position)`, which the draft sees later.
+    pub fn step_late(&mut self, runs: &[(u32, u32, usize)]) {
+        assert!(self.late.has_room(runs.len()));
+        self.late.make_way((&self.backend, runs.len()), &mut self.workspace).unwrap();
+        let tokens: Vec<[u32; 1]> = runs.iter().map(|run| [run.1]).collect();
+        let runs: Vec<(u32, &[u32], usize)> =
+            runs.iter().zip(&tokens).map(|(run, token)| (run.0, &token[..], run.2)).collect();
+        self.forward(&runs, Effect::Advance);
+        self.late.add();
+    }
+
+    /// Lets the draft see what was late; `positions` are those of the last step.
+    pub fn settle(&mut self, positions: &[usize]) {
+        let rows = self.late.take((&self.backend, &self.batch), positions.iter().copied()).unwrap();
+        let step = TappedStep { rows, taps: self.workspace.taps(), caches: &mut self.caches };
+        self.draft.observe(&self.backend, step).unwrap();
+    }
+
+    /// Everything that sequences have left behind.
+    pub fn arena(&mut self) -> Vec<f32> {
+        let (arena, _) = self.caches.draft_context();
+        self.backend.download(arena).unwrap().wait().unwrap().to_f32()
+    }
+
+    fn forward(&mut self, runs: &[(u32, &[u32], usize)], effect: Effect) {
         let tokens: Vec<Vec<TokenId>> = runs.iter().map(|run| run.1.iter().map(|id| TokenId(*id)).collect()).collect();
         let blocks: Vec<Vec<u32>> = runs.iter().map(|run| Rig::blocks(run.0)).collect();
         let last_slot = self.caches.shape().slots().count as u32 - 1;
@@ -124,20 +168,6 @@ impl Rig {
         let plan = BatchPlan { runs: (0..runs.len()).map(run).collect() };
         self.batch.fill(&self.backend, &plan).unwrap();
         self.kimi.forward(&self.backend, &mut self.workspace, &self.batch, &mut self.caches).unwrap();
-        let step = TappedStep { batch: &self.batch, taps: self.workspace.taps(), caches: &mut self.caches };
-        self.draft.observe(&self.backend, step).unwrap();
-        let streams: Vec<Vec<f32>> =
-            self.workspace.taps().iter().map(|t| self.backend.download(t).unwrap().wait().unwrap().to_f32()).collect();
-        let width = self.kimi.config().hidden_size;
-        let row = |row: usize| -> Row {
-            let taps: Vec<Row> = streams
-                .iter()
-                .map(|stream| stream[row * width..(row + 1) * width].iter().map(|v| f64::from(*v)).collect())
-                .collect();
-            self.oracle.feature(&taps)
-        };
-        let rows = |i: usize| (0..runs[i].1.len()).map(|t| row(self.batch.first_row(i) + t)).collect();
-        (0..runs.len()).map(rows).collect()
     }
 
     /// Proposals for sequences with these histories: `(sequence, history, drafts)`.

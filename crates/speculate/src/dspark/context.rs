@@ -1,9 +1,11 @@
 //! From the target's streams to what every layer of the draft keeps of a token (`kimi-k3.md` 6.1, steps 2 and 3).
 
 use perilune_backend::{
-    Backend, BackendError, DeviceTensor, DraftAppend, DraftPages, Linear, LinearPart, RmsNorm, RotaryTable, UnitLayout,
-    Write,
+    Backend, BackendError, DeviceTensor, DraftAppend, DraftPages, Linear, LinearPart, RmsNorm, RotaryTable, SelectRows,
+    UnitLayout, Write,
 };
+
+use perilune_model::TappedRows;
 
 use super::model::{Context, Model};
 use super::space::ContextSpace;
@@ -15,25 +17,32 @@ pub(super) fn layer_at(context: UnitLayout, layer: usize, (block_size, width): (
 }
 
 impl<T: DeviceTensor> Model<T> {
-    /// Takes in all rows of a step.
+    /// Takes in rows.
     pub(super) fn observe<B: Backend<Tensor = T>>(
         &self,
         (backend, eps): (&B, f32),
         space: &mut ContextSpace<T>,
         step: TappedStep<'_, B>,
     ) -> Result<(), BackendError> {
-        let rows = step.batch.rows();
+        let TappedRows { count: rows, order, forms } = step.rows;
         if rows == 0 {
             return Ok(());
         }
         self.context.mix((backend, eps, rows), step.taps, space)?;
-        let [_, x] = &space.sum;
+        let [ordered, mixed] = &mut space.sum;
+        let x = match order {
+            None => mixed,
+            Some(index) => {
+                backend.select_rows(SelectRows { rows, x: mixed, index, out: ordered })?;
+                ordered
+            }
+        };
         let mut parts: Vec<LinearPart<'_, T>> =
             self.layers.iter().zip(&mut space.rows).map(|(layer, out)| LinearPart::replace(&layer.rows, out)).collect();
         backend.linear(Linear { rows, x, parts: &mut parts })?;
         let block_size = step.caches.shape().block_size;
         let (arena, context) = step.caches.draft_context();
-        for (segments, _) in step.batch.forms() {
+        for &(segments, _) in &forms {
             let out = &mut space.rotary;
             backend.rotary_table(RotaryTable {
                 segments,
@@ -44,7 +53,7 @@ impl<T: DeviceTensor> Model<T> {
         }
         for (index, (layer, rows)) in self.layers.iter().zip(&space.rows).enumerate() {
             let at = layer_at(context, index, (block_size, layer.attn.row_width()));
-            for (segments, tables) in step.batch.forms() {
+            for &(segments, tables) in &forms {
                 backend.draft_append(DraftAppend {
                     params: &layer.attn,
                     segments,
