@@ -79,6 +79,8 @@ fn options(args: &TrainDraftArgs, target: (&Path, &ModelConfig)) -> Result<RunOp
         },
         answers: AnswerOptions {
             temperature: args.temperature as f32,
+            more: if args.evaluate { 0 } else { args.more_answers },
+            more_temperature: args.more_temperature as f32,
             max_tokens: args.max_answer_tokens,
             seed: args.seed,
             concurrency: args.concurrency,
@@ -176,7 +178,7 @@ fn answers(
     loading: &LoadOptions,
 ) -> Result<Vec<Answered>, ServerError> {
     let served = load(loading, Show::Stderr)?;
-    let mut progress = Progress::new("answers", prompts.len(), options.show);
+    let mut progress = Progress::new("answers", prompts.len() * options.answers.per_prompt(), options.show);
     let path = options.answers_path();
     let store = (!args.evaluate).then_some(path.as_path());
     let answered = answer_prompts(&served.engine, (prompts, &options.answers), store, &mut |done| {

@@ -78,6 +78,14 @@ fn a_draft_is_trained_resumed_and_measured() {
     // No prompt is answered twice.
     assert_eq!(std::fs::read_to_string(out.join("training/answers.jsonl")).unwrap(), answers);
 
+    // More answers to the same prompts, the first ones kept.
+    stage.report(&["--steps", "7", "--resume", "--more-answers", "1"]);
+    let more = std::fs::read_to_string(out.join("training/answers.jsonl")).unwrap();
+    assert!(more.starts_with(&answers), "{more}");
+    let nth = |line: &str| serde_json::from_str::<Value>(line).unwrap()["nth"].as_u64().unwrap();
+    assert_eq!(more.lines().map(nth).collect::<Vec<_>>(), [[0; 6], [1; 6]].concat());
+    let answers = more;
+
     let measured = stage.report(&["--evaluate"]);
     assert_eq!(measured["survival"].as_array().unwrap().len(), 7);
     assert_eq!(std::fs::read_to_string(out.join("training/answers.jsonl")).unwrap(), answers);

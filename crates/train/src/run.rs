@@ -13,7 +13,7 @@ use crate::capture::Capture;
 use crate::draft_config::DraftConfig;
 use crate::journal::{Journal, as_json};
 use crate::loss::LossWeights;
-use crate::objective::{Objective, Spoken};
+use crate::objective::Objective;
 use crate::place::Place;
 use crate::progress::{Progress, Show};
 use crate::schedule::Schedule;
@@ -44,7 +44,7 @@ pub struct RunOptions {
     pub schedule: Schedule,
     /// How the target answers.
     pub answers: AnswerOptions,
-    /// The last so many prompts of the file are not trained on but measured with.
+    /// The last so many prompts of the file are not trained on; their first answers are measured with.
     pub held_out: usize,
     /// Steps between two measurements.
     pub measure_every: usize,
@@ -154,6 +154,7 @@ impl RunOptions {
             "warmup": schedule.warmup,
             "seed": schedule.seed,
             "temperature": f64::from(answers.temperature),
+            "more_temperature": f64::from(answers.more_temperature),
             "max_answer_tokens": answers.max_tokens,
             "held_out": self.held_out,
             "max_tokens": self.max_tokens,
@@ -183,8 +184,8 @@ impl<B: Backend> Run<'_, B> {
     /// Whatever fails.
     pub fn train(mut self, answered: &[Answered]) -> Result<Value, TrainError> {
         let options = self.options;
-        let (trained_on, held_out) = self.divide(answered)?;
-        let held_out = self.read(held_out)?;
+        let (trained_on, held_out) = divide(options.held_out, answered)?;
+        let held_out = held_out.into_iter().map(|one| self.capture.read(one)).collect::<Result<Vec<_>, _>>()?;
         let dir = options.training();
         let objective =
             Objective::new(options.draft.clone(), LossWeights::default(), (self.ends.clone(), self.place.clone()));
@@ -198,7 +199,7 @@ impl<B: Backend> Run<'_, B> {
         let mut best = Value::Null;
         while trainer.step() < options.schedule.steps {
             let capture = &mut self.capture;
-            let report = trainer.train_step(trained_on.len(), &mut |nth| capture.read(&trained_on[nth]))?;
+            let report = trainer.train_step(trained_on.len(), &mut |nth| capture.read(trained_on[nth]))?;
             journal.step(&report)?;
             let (step, last) = (report.step, report.step == options.schedule.steps);
             let rate = report.rows as f64 / report.seconds.0;
@@ -227,7 +228,7 @@ impl<B: Backend> Run<'_, B> {
     ///
     /// # Errors
     /// Whatever fails.
-    pub fn measure(mut self, answered: &[Answered]) -> Result<Value, TrainError> {
+    pub fn measure(self, answered: &[Answered]) -> Result<Value, TrainError> {
         let options = self.options;
         let objective =
             Objective::new(options.draft.clone(), LossWeights::default(), (self.ends.clone(), self.place.clone()));
@@ -235,29 +236,30 @@ impl<B: Backend> Run<'_, B> {
         let mut acceptance = Acceptance::new(options.draft.block_size);
         let mut progress = Progress::new("measuring", answered.len(), options.show);
         for (nth, answered) in answered.iter().enumerate() {
-            let spoken = self.read(std::slice::from_ref(answered))?;
-            let one = replay(&objective, &draft, &spoken)?;
+            let spoken = self.capture.read(answered)?;
+            let one = replay(&objective, &draft, std::slice::from_ref(&spoken))?;
             acceptance.add(&one);
             progress.at(nth + 1, &format!("accept length {:.3}", acceptance.accept_length()));
         }
         progress.finish();
         Ok(as_json(&acceptance))
     }
+}
 
-    fn divide<'p>(&self, answered: &'p [Answered]) -> Result<(&'p [Answered], &'p [Answered]), TrainError> {
-        let held_out = self.options.held_out;
-        match answered.len().checked_sub(held_out) {
-            Some(rest) if rest > 0 => Ok(answered.split_at(rest)),
-            _ => Err(TrainError::Option {
-                option: "--held-out",
-                value: held_out.to_string(),
-                rule: format!("the file has {} prompts, and some must be left to train on", answered.len()),
-            }),
+/// All answers to all prompts but the last `held_out`, to train on, and the first answers to those, to measure with.
+fn divide(held_out: usize, answered: &[Answered]) -> Result<(Vec<&Answered>, Vec<&Answered>), TrainError> {
+    let prompts = answered.iter().filter(|one| one.nth == 0).count();
+    let first_held = answered.iter().filter(|one| one.nth == 0).nth(prompts.saturating_sub(held_out));
+    match first_held.map(|one| one.prompt.line) {
+        Some(line) if prompts > held_out => {
+            let (rest, held): (Vec<_>, Vec<_>) = answered.iter().partition(|one| one.prompt.line < line);
+            Ok((rest, held.into_iter().filter(|one| one.nth == 0).collect()))
         }
-    }
-
-    fn read(&mut self, answered: &[Answered]) -> Result<Vec<Spoken>, TrainError> {
-        answered.iter().map(|answered| self.capture.read(answered)).collect()
+        _ => Err(TrainError::Option {
+            option: "--held-out",
+            value: held_out.to_string(),
+            rule: format!("the file has {prompts} prompts, and some must be left to train on"),
+        }),
     }
 }
 
@@ -281,7 +283,14 @@ mod tests {
         RunOptions {
             draft: fixture::config(),
             schedule: Schedule { steps: 2, batch: 1, anchors: 4, learning_rate: 0.01, warmup: 1, seed: 1 },
-            answers: AnswerOptions { temperature: 0.0, max_tokens: 8, seed: 1, concurrency: 2 },
+            answers: AnswerOptions {
+                temperature: 0.0,
+                more: 0,
+                more_temperature: 1.0,
+                max_tokens: 8,
+                seed: 1,
+                concurrency: 2,
+            },
             held_out: 1,
             measure_every: 1,
             save_every: 1,
@@ -307,6 +316,19 @@ mod tests {
         longer.prepare().unwrap();
         let other = RunOptions { held_out: 3, ..resumed };
         assert!(refused(&other).ends_with("the run was begun with `held_out` 1, not 3"));
+    }
+
+    #[test]
+    fn no_answer_to_a_held_out_prompt_is_trained_on() {
+        let prompt = |line| crate::prompts::Prompt { line, tokens: Vec::new() };
+        let answer = |(nth, line)| Answered { prompt: prompt(line), nth, answer: Vec::new() };
+        let answered: Vec<Answered> = (0..2).flat_map(|nth| [2, 5, 6, 9].map(|line| answer((nth, line)))).collect();
+        let (rest, held) = divide(1, &answered).unwrap();
+        let places = |all: &[&Answered]| all.iter().map(|one| (one.nth, one.prompt.line)).collect::<Vec<_>>();
+        assert_eq!(places(&rest), [(0, 2), (0, 5), (0, 6), (1, 2), (1, 5), (1, 6)]);
+        assert_eq!(places(&held), [(0, 9)]);
+        let refused = divide(4, &answered).unwrap_err().to_string();
+        assert_eq!(refused, "--held-out is 4; the file has 4 prompts, and some must be left to train on");
     }
 
     #[test]

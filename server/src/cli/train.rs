@@ -94,7 +94,7 @@ pub struct TrainDraftArgs {
     /// Of the draft's first weights, the order of sequences, the anchors and the target's answers.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// The last so many prompts are not trained on but measured with.
+    /// The last so many prompts are not trained on; their first answers are measured with.
     #[arg(long, default_value_t = 64)]
     pub held_out: usize,
     /// Steps between two measurements.
@@ -106,6 +106,12 @@ pub struct TrainDraftArgs {
     /// Temperature of the target's answers.
     #[arg(long, default_value_t = 0.0, value_parser = temperature)]
     pub temperature: f64,
+    /// Further answers to every prompt, drawn: a draft that has seen more of what its target might say guesses better.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub more_answers: usize,
+    /// Temperature of the further answers.
+    #[arg(long, default_value_t = 0.7, value_parser = temperature)]
+    pub more_temperature: f64,
     /// Most tokens of an answer.
     #[arg(long, default_value_t = 1024)]
     pub max_answer_tokens: usize,
