@@ -21,6 +21,7 @@ pub fn conversation(request: ChatCompletionRequest) -> Result<Conversation, ApiE
         ThinkingOptions::On(level) => (Thinking::On, Some(level.map_or(Effort::Max, effort))),
     };
     Ok(Conversation {
+        answer_begin: request.answer_begin,
         messages: request.messages.into_iter().map(message).collect::<Result<_, _>>()?,
         tools_json: request.tools.map(tools_json).transpose()?,
         thinking,

@@ -1,7 +1,6 @@
 //! What an answer must be, from what a request says: the rule that a grammar is compiled from, and whose fault it is
 //! where that fails.
 
-use axum::http::StatusCode;
 use perilune_engine::SharedGrammar;
 use perilune_grammar::{Arguments, Calls, ChatRule, GrammarError, Parallel, Rule, TextRule, ToolRule};
 use perilune_protocol::{
@@ -59,9 +58,9 @@ pub(crate) fn text_rule(structured: &StructuredOutput) -> TextRule {
 /// Compiles a chat's rule.
 ///
 /// # Errors
-/// 400 naming the field, and the place within a schema.
+/// 400 naming the field, and the place within a schema; what `overload` says where too many are being compiled.
 pub(crate) fn compile_chat(
-    text: &TextSide,
+    (text, overload): (&TextSide, Overload),
     rule: ChatRule,
     (request, fields): (&ChatCompletionRequest, FieldNames),
 ) -> Result<SharedGrammar, ApiError> {
@@ -80,7 +79,7 @@ pub(crate) fn compile_chat(
                 _ => "response_format".to_owned(),
             },
         };
-        refusal(&field, &error)
+        refusal(&field, &error, overload)
     })
 }
 
@@ -98,9 +97,12 @@ fn place_of(request: &ChatCompletionRequest, name: Option<&String>) -> String {
 ///
 /// # Errors
 /// As [`compile_chat`].
-pub(crate) fn compile_text(text: &TextSide, structured: &StructuredOutput) -> Result<SharedGrammar, ApiError> {
+pub(crate) fn compile_text(
+    (text, overload): (&TextSide, Overload),
+    structured: &StructuredOutput,
+) -> Result<SharedGrammar, ApiError> {
     let rule = Rule::Text(text_rule(structured));
-    compile(text, &rule).map_err(|error| refusal(&structured.field, &error))
+    compile(text, &rule).map_err(|error| refusal(&structured.field, &error, overload))
 }
 
 fn compile(text: &TextSide, rule: &Rule) -> Result<SharedGrammar, GrammarError> {
@@ -108,10 +110,9 @@ fn compile(text: &TextSide, rule: &Rule) -> Result<SharedGrammar, GrammarError> 
     Ok(SharedGrammar(compiled))
 }
 
-fn refusal(field: &str, error: &GrammarError) -> ApiError {
+fn refusal(field: &str, error: &GrammarError, overload: Overload) -> ApiError {
     if let GrammarError::Busy(_) = error {
-        let overload = Overload { status: StatusCode::SERVICE_UNAVAILABLE, retry_after_s: 5 };
-        return ApiError::overloaded(overload, error.to_string());
+        return ApiError::overloaded(overload, error.to_string()).with_code("compiling");
     }
     let param = match error.path() {
         Some(path) if !path.is_empty() => format!("{field}.{path}"),

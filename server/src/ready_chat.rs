@@ -80,7 +80,8 @@ impl ReadyChat {
             _ => OutputStart::Content,
         };
         let rule = chat_rule(&request, start);
-        let grammar = rule.map(|rule| compile_chat(text, rule, (&request, names))).transpose()?;
+        let grammar =
+            rule.map(|rule| compile_chat((text, app.settings.overload), rule, (&request, names))).transpose()?;
         let prompt = render(renderer, request, names)?;
         let voice = Voice { tokenizer: text.tokenizer.clone(), start: prompt.start, stops };
         Ok(ReadyChat { voice, prompt, params, limit, n, stream, cache_salt, grammar, admission })

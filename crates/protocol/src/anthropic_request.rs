@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::answer_start::{begun_answer, check_forms};
 use crate::fields::{Fields, invalid};
 use crate::message::{RequestedCall, check_id};
 use crate::tools::check_name;
@@ -50,14 +51,21 @@ fn read(fields: &mut Fields, max_tokens: Option<usize>) -> Result<ChatCompletion
         messages.push(Message::System { content: system, name: None, tools: None });
     }
     read_turns(fields, &mut messages)?;
+    let (thinking, response_format) = (read_thinking(fields)?, read_format(fields)?);
+    let mut answer_begin = String::new();
+    if matches!(messages.last(), Some(Message::Assistant { .. })) {
+        answer_begin = begun_answer(&mut messages, thinking)?;
+        check_forms("messages", (&response_format, &options, &tool_choice))?;
+    }
     Ok(ChatCompletionRequest {
         model: fields.string("model")?,
         messages,
+        answer_begin,
         tools,
         tool_choice,
         parallel_calls,
-        response_format: read_format(fields)?,
-        thinking: read_thinking(fields)?,
+        response_format,
+        thinking,
         include_reasoning: true,
         separate_reasoning: true,
         logprobs: None,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::answer_start::{AnswerStart, begun_answer, check_forms};
 use crate::fields::Fields;
 use crate::generation::MAX_TOP_LOGPROBS;
 use crate::message::read_messages;
@@ -15,8 +16,10 @@ use crate::{
 pub struct ChatCompletionRequest {
     /// The model's name; absent means the one served.
     pub model: Option<String>,
-    /// The conversation, at least one message.
+    /// The conversation.
     pub messages: Vec<Message>,
+    /// What the answer has said already; what is asked for is what follows. Empty for an answer of its own.
+    pub answer_begin: String,
     /// Tools available from the start.
     pub tools: Option<Tools>,
     /// Which of them to call.
@@ -45,7 +48,12 @@ impl ChatCompletionRequest {
     /// # Errors
     /// What is wrong with it, by field, value and rule.
     pub fn parse(body: &[u8]) -> Result<Self, ProtocolError> {
-        Self::read(&mut Fields::root(parse_object(body)?))
+        let fields = &mut Fields::root(parse_object(body)?);
+        let start = AnswerStart::read(fields)?;
+        if start == AnswerStart::None {
+            return Err(fields.refuse("add_generation_prompt", &Value::Bool(false), "an answer is asked for"));
+        }
+        Self::read(fields, start)
     }
 
     /// The tools that may be called: those of the request, then those that system messages add. Of two with one name the
@@ -54,7 +62,7 @@ impl ChatCompletionRequest {
         known_tools(self.tools.as_ref(), &self.messages)
     }
 
-    fn read(fields: &mut Fields) -> Result<Self, ProtocolError> {
+    fn read(fields: &mut Fields, start: AnswerStart) -> Result<Self, ProtocolError> {
         let mut options = GenerationOptions::read(fields)?;
         if let Some(limit) = fields.count("max_completion_tokens", 1, u32::MAX as usize)? {
             options.max_tokens = Some(limit);
@@ -63,7 +71,7 @@ impl ChatCompletionRequest {
             return Err(fields.refuse("max_tokens", &Value::from(0), "it must be an integer from 1"));
         }
         let tools = Tools::read(fields)?;
-        let messages = read_messages(fields)?;
+        let mut messages = read_messages(fields)?;
         let tool_choice = ToolChoice::read(fields, &known_tools(tools.as_ref(), &messages))?;
         let response_format = ResponseFormat::read(fields)?;
         if response_format != ResponseFormat::Text && options.structured.is_some() {
@@ -73,14 +81,21 @@ impl ChatCompletionRequest {
                 "it cannot be joined with `response_format`",
             ));
         }
+        let thinking = ThinkingOptions::read(fields)?;
+        let mut answer_begin = String::new();
+        if start == AnswerStart::Continued {
+            answer_begin = begun_answer(&mut messages, thinking)?;
+            check_forms("continue_final_message", (&response_format, &options, &tool_choice))?;
+        }
         Ok(ChatCompletionRequest {
             model: fields.string("model")?,
             messages,
+            answer_begin,
             tools,
             tool_choice,
             response_format,
             parallel_calls: ParallelCalls::read(fields)?,
-            thinking: ThinkingOptions::read(fields)?,
+            thinking,
             include_reasoning: fields.boolean("include_reasoning")?.unwrap_or(true),
             separate_reasoning: fields.boolean("separate_reasoning")?.unwrap_or(true),
             logprobs: read_logprobs(fields)?,
@@ -106,8 +121,11 @@ fn known_tools<'a>(tools: Option<&'a Tools>, messages: &'a [Message]) -> Vec<&'a
 }
 
 /// The parts of a chat request that make its prompt; for `/tokenize`.
-pub(crate) fn read_prompt_parts(fields: &mut Fields) -> Result<ChatCompletionRequest, ProtocolError> {
-    ChatCompletionRequest::read(fields)
+pub(crate) fn read_prompt_parts(
+    fields: &mut Fields,
+    start: AnswerStart,
+) -> Result<ChatCompletionRequest, ProtocolError> {
+    ChatCompletionRequest::read(fields, start)
 }
 
 fn read_logprobs(fields: &mut Fields) -> Result<Option<usize>, ProtocolError> {

@@ -5,6 +5,7 @@
 //! shapes of what is read or written by hand, for the OpenAPI document. Nothing here
 //! knows tokens' text, sampling ranges that depend on a model, or HTTP: those are checked where they are known.
 
+mod answer_start;
 mod anthropic_request;
 mod cache_report;
 mod chat;

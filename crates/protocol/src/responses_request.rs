@@ -66,6 +66,7 @@ impl ResponsesRequest {
         let tools = read_tools(fields)?;
         let tool_choice = ToolChoice::read(fields, &tools.iter().flat_map(Tools::functions).collect::<Vec<_>>())?;
         let chat = ChatCompletionRequest {
+            answer_begin: String::new(),
             model: fields.string("model")?,
             messages: read_conversation(fields)?,
             tools,

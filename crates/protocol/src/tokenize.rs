@@ -3,14 +3,23 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::answer_start::AnswerStart;
 use crate::chat::read_prompt_parts;
 use crate::fields::Fields;
 use crate::generation::read_ids;
 use crate::{ChatCompletionRequest, ProtocolError, parse_object};
 
 /// What changes the prompt of a conversation, and nothing about a text.
-const OF_CHATS: &[&str] =
-    &["tools", "tool_choice", "response_format", "reasoning_effort", "thinking", "chat_template_kwargs"];
+const OF_CHATS: &[&str] = &[
+    "tools",
+    "tool_choice",
+    "response_format",
+    "reasoning_effort",
+    "thinking",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+];
 
 /// What to tokenise.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +28,8 @@ pub enum TokenizeInput {
     Text(String),
     /// A conversation, rendered as chat completions would.
     Chat(Box<ChatCompletionRequest>),
+    /// A conversation, rendered up to the end of its last message.
+    Conversation(Box<ChatCompletionRequest>),
 }
 
 /// The body of `POST /tokenize`.
@@ -44,9 +55,14 @@ impl TokenizeRequest {
             if let Some(prompt) = fields.take("prompt") {
                 return Err(fields.refuse("prompt", &prompt, "`messages` are given: only one of the two is tokenized"));
             }
-            let chat = read_prompt_parts(fields)?;
+            let start = AnswerStart::read(fields)?;
+            let chat = read_prompt_parts(fields, start)?;
             let model = chat.model.clone();
-            return Ok(TokenizeRequest { model, input: TokenizeInput::Chat(Box::new(chat)), return_token_strs });
+            let input = match start {
+                AnswerStart::None => TokenizeInput::Conversation(Box::new(chat)),
+                _ => TokenizeInput::Chat(Box::new(chat)),
+            };
+            return Ok(TokenizeRequest { model, input, return_token_strs });
         }
         for key in OF_CHATS {
             if let Some(value) = fields.take(key) {

@@ -131,7 +131,7 @@ fn meaning(status: u16) -> &'static str {
         404 => "There is no such model.",
         408 => "The body did not come in time (--body-timeout).",
         413 => "The body is too large (--max-body-bytes).",
-        415 => "The body does not say that it is JSON.",
+        415 => "The body does not say that it is JSON, or is compressed.",
         429 => "No room for the request now, where --overload-status says so.",
         500 => "A fault of the server.",
         501 => "Not offered.",

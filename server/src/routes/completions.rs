@@ -63,7 +63,7 @@ impl Answer for TextAnswer {
         };
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let cache_salt = options.cache_salt.clone();
-        let compile = |form| compile_text(served.text("structured_outputs")?, form);
+        let compile = |form| compile_text((served.text("structured_outputs")?, app.settings.overload), form);
         let grammar = options.structured.as_ref().map(compile).transpose()?;
         let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };
         let prompts = request.prompts.into_iter().map(|prompt| prompt_text(served, prompt, extras));

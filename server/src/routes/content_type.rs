@@ -9,19 +9,30 @@ use perilune_protocol::ErrorKind;
 
 use crate::error::ApiError;
 
-/// Refuses a body that does not say it is JSON.
+/// Refuses a body that does not say it is JSON, or is compressed.
 ///
 /// # Errors
 /// 415 with what to add.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), ApiError> {
+    if let Some(coding) =
+        headers.get(header::CONTENT_ENCODING).filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        let coding = String::from_utf8_lossy(coding.as_bytes());
+        return Err(refuse(format!(
+            "the content coding is {coding:?}; send the body as it is, without `Content-Encoding`"
+        )));
+    }
     let found = match headers.get(header::CONTENT_TYPE) {
         Some(value) if value.to_str().is_ok_and(is_json) => return Ok(()),
         Some(value) => format!("{:?}", String::from_utf8_lossy(value.as_bytes())),
         None if headers.contains_key(header::ORIGIN) => "missing".to_owned(),
         None => return Ok(()),
     };
-    let message = format!("the content type is {found}; send JSON with the header `Content-Type: application/json`");
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::InvalidRequestError, message))
+    Err(refuse(format!("the content type is {found}; send JSON with the header `Content-Type: application/json`")))
+}
+
+fn refuse(message: String) -> ApiError {
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::InvalidRequestError, message)
 }
 
 /// `application/json` or `*/*+json`, whatever parameters follow.
@@ -48,6 +59,15 @@ mod tests {
         for bad in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; x=+json", "", "+json", "é"]
         {
             assert_eq!(status(&[(header::CONTENT_TYPE, bad)]), 415, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_compressed_is_refused() {
+        let json = (header::CONTENT_TYPE, "application/json");
+        assert_eq!(status(&[json.clone(), (header::CONTENT_ENCODING, "Identity")]), 200);
+        for coding in ["gzip", "br", "zstd, gzip", ""] {
+            assert_eq!(status(&[json.clone(), (header::CONTENT_ENCODING, coding)]), 415, "{coding}");
         }
     }
 

@@ -45,7 +45,7 @@ impl Answer for NativeAnswer {
         let mut params = sampling_params(options, &served.defaults)?;
         params.logprobs = request.logprobs;
         let limit = TokenLimit::of(options, None, &served.defaults);
-        let compile = |form| compile_text(served.text("sampling_params")?, form);
+        let compile = |form| compile_text((served.text("sampling_params")?, app.settings.overload), form);
         let grammar = options.structured.as_ref().map(compile).transpose()?;
         let stops = StopStrings { texts: options.stop.clone(), min_tokens: options.min_tokens };
         let specials = if options.skip_special_tokens { SpecialTokens::Skip } else { SpecialTokens::Keep };

@@ -11,7 +11,8 @@ use crate::ready_chat::{CHAT, render, renderer};
 use crate::routes::{off_reactor, read_body, token_ids};
 use crate::usage::raw_ids;
 
-/// Text or a conversation to ids. A conversation's ids are the whole prompt, the generation opener included.
+/// Text or a conversation to ids. A conversation's ids are the whole prompt, the generation opener included unless
+/// it is not wanted.
 pub async fn tokenize(State(app): State<SharedApp>, request: Request) -> Result<Json<TokenizeResponse>, ApiError> {
     app.serving()?;
     let body = read_body(&app, request).await?;
@@ -20,11 +21,12 @@ pub async fn tokenize(State(app): State<SharedApp>, request: Request) -> Result<
         let served = app.admit(request.model.as_deref())?.served;
         let text = match &request.input {
             TokenizeInput::Text(_) => served.text("prompt")?,
-            TokenizeInput::Chat(_) => served.text("messages")?,
+            TokenizeInput::Chat(_) | TokenizeInput::Conversation(_) => served.text("messages")?,
         };
         let ids = match request.input {
             TokenizeInput::Text(prompt) => text.tokenizer.encode_text(&prompt),
             TokenizeInput::Chat(chat) => render(renderer(text, CHAT)?, *chat, CHAT)?.tokens,
+            TokenizeInput::Conversation(chat) => render(renderer(text, CHAT)?, *chat, CHAT)?.conversation(),
         };
         let names = TokenNames(Some(&text.tokenizer));
         let token_strs = request.return_token_strs.then(|| ids.iter().map(|id| names.text(*id)).collect());

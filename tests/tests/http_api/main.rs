@@ -7,6 +7,7 @@
 mod cached_chats;
 mod client;
 mod completions;
+mod continued;
 mod disconnects;
 mod grammar;
 mod keys;

@@ -69,9 +69,9 @@ pub struct SamplingBody {
     pub max_draft_tokens: Option<u32>,
     /// Only `false`: beam search is not offered.
     pub use_beam_search: Option<bool>,
-    /// Only false: an answer is a message of its own.
+    /// Chats: the answer goes on where the last message, the assistant's, stops; thinking must be off. Else only false.
     pub continue_final_message: Option<bool>,
-    /// Only true: an answer is a message of its own.
+    /// False beside `continue_final_message`, and where conversations are tokenized. Else only true.
     pub add_generation_prompt: Option<bool>,
     /// Not offered: use `structured_outputs` or `logit_bias`.
     pub allowed_token_ids: Option<()>,

@@ -22,6 +22,9 @@ pub struct Conversation {
     pub tool_choice: ToolChoice,
     /// What the answer must be.
     pub response_format: ResponseFormat,
+    /// What the answer has said already: the model goes on from there. Empty for an answer of its own; only without
+    /// thinking.
+    pub answer_begin: String,
 }
 
 /// Whether the model thinks before it answers.

@@ -30,6 +30,7 @@ pub(super) fn render(
         im.message(token, message.name.as_deref().unwrap_or(message.role.name()), &message.content);
     }
     im.open(tokens.assistant, Role::Assistant.name());
+    im.writer.text(&conversation.answer_begin);
     let num_leading = im.writer.num_leading();
     let PromptWriter { tokens, message_ends, .. } = im.writer;
     Ok(RenderedPrompt { usage_tokens: tokens.len(), tokens, message_ends, num_leading, start: OutputStart::Content })

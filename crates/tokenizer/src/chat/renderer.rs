@@ -105,6 +105,12 @@ pub struct RenderedPrompt {
 }
 
 impl RenderedPrompt {
+    /// The tokens up to the end of the conversation's last message.
+    pub fn conversation(mut self) -> Vec<TokenId> {
+        self.tokens.truncate(self.message_ends.last().copied().unwrap_or(0));
+        self.tokens
+    }
+
     /// Where a saved state is useful to later prompts, the best place first: where the conversation begins, as others have
     /// the same system prompt; the end of its last message, where the next turn goes on; the end of the tool declaration.
     pub fn save_at(&self) -> Vec<usize> {

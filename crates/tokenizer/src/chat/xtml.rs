@@ -29,6 +29,10 @@ pub(super) fn render(
     tokens: XtmlTokens,
     conversation: &Conversation,
 ) -> Result<RenderedPrompt, TokenizerError> {
+    if conversation.thinking == Thinking::On && !conversation.answer_begin.is_empty() {
+        let reason = "an answer that thinks first cannot go on from text";
+        return Err(TokenizerError::Inexpressible { field: "answer_begin", reason });
+    }
     let mut xtml = Xtml { writer, tokens, thinking: conversation.thinking };
     if let Some(tools) = &conversation.tools_json {
         xtml.directive("tool-declare", &format!("{TOOLS}{}", fenced(tools)));
@@ -45,7 +49,7 @@ pub(super) fn render(
     if let Some(text) = response_format_text(&conversation.response_format) {
         xtml.passing_directive("response-format", &text);
     }
-    Ok(xtml.generation_prompt())
+    Ok(xtml.generation_prompt(&conversation.answer_begin))
 }
 
 fn fenced(json: &str) -> String {
@@ -225,7 +229,7 @@ impl Xtml<'_> {
         self.message(&attributes, &message.content);
     }
 
-    fn generation_prompt(mut self) -> RenderedPrompt {
+    fn generation_prompt(mut self, answer_begin: &str) -> RenderedPrompt {
         self.open("message", &[("role", Role::Assistant.name())]);
         let usage_tokens = self.writer.tokens.len();
         let start = match self.thinking {
@@ -233,6 +237,9 @@ impl Xtml<'_> {
             Thinking::Off => OutputStart::Content,
         };
         self.open(if start == OutputStart::Reasoning { "think" } else { "response" }, &[]);
+        let opened = self.writer.tokens.len();
+        self.writer.text(answer_begin);
+        let usage_tokens = usage_tokens + self.writer.tokens.len() - opened;
         let num_leading = self.writer.num_leading();
         let PromptWriter { tokens, message_ends, .. } = self.writer;
         RenderedPrompt { tokens, message_ends, num_leading, usage_tokens, start }
