@@ -283,6 +283,10 @@ impl Generation {
                 let message = format!("the output cannot be what the request demands: {message}");
                 ApiError::invalid(message, None).with_code("impossible_output")
             }
+            Fault::Limit => {
+                let message = format!("what the request demands takes too much to follow: {message}");
+                ApiError::invalid(message, None).with_code("grammar_limit")
+            }
         }
     }
 

@@ -298,6 +298,7 @@ impl<R: StepRunner> DeviceThread<R> {
                 self.shared.lock_monitor().stats.finished.failed += 1;
                 let fault = match error {
                     ConstraintError::Impossible(_) => Fault::Request,
+                    ConstraintError::Limit(_) => Fault::Limit,
                     ConstraintError::Broken(_) => Fault::Engine,
                 };
                 self.fail(run.seq, (fault, error.to_string()));

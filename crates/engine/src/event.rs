@@ -40,6 +40,8 @@ pub enum TokenEvent {
 pub enum Fault {
     /// The request's: what its grammar demands cannot be written.
     Request,
+    /// The request's: what its grammar demands takes more than a limit allows.
+    Limit,
     /// The engine's, the device's or the model's.
     Engine,
 }

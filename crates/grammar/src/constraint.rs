@@ -133,6 +133,9 @@ fn failed(reason: &str) -> ConstraintError {
     if faults.iter().any(|fault| first.contains(fault)) {
         return ConstraintError::Broken(message);
     }
+    if ["max is", "fuel", "limit"].iter().any(|word| first.contains(word)) {
+        return ConstraintError::Limit(message);
+    }
     ConstraintError::Impossible(message)
 }
 
@@ -145,7 +148,9 @@ mod tests {
         let broken = |reason: &str| matches!(failed(reason), ConstraintError::Broken(_));
         assert!(broken("panic: index out of bounds\n<backtrace>"));
         assert!(broken("token \"a\" doesn't satisfy the grammar; forced bytes: got 'a'"));
-        assert!(!broken("Parser Error: Current row has 2007 items; max is 2000"));
-        assert!(!broken("NoExtensionBias\n<non-verbose/>"));
+        let limit = failed("Parser Error: Current row has 2007 items; max is 2000\nand more");
+        assert!(matches!(limit, ConstraintError::Limit(message) if message.ends_with("max is 2000")));
+        let nothing = failed("NoExtensionBias\n<non-verbose/>");
+        assert!(matches!(nothing, ConstraintError::Impossible(message) if message.ends_with("what has been written")));
     }
 }

@@ -12,9 +12,12 @@ use perilune_tensor::{TokenId, TokenMask};
 /// Why a constraint cannot go on. Ends its sequence alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
-    /// What the request demands cannot be written: nothing can follow, or following it needs more than its limits allow.
+    /// What the request demands cannot be written: nothing can follow.
     #[error("{0}")]
     Impossible(String),
+    /// Following what the request demands needs more than a limit allows.
+    #[error("{0}")]
+    Limit(String),
     /// A fault of whoever follows the grammar, or a token that was not allowed: nothing that the request could do better.
     #[error("{0}")]
     Broken(String),
