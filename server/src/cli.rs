@@ -180,7 +180,8 @@ pub struct ServeArgs {
     /// Largest request body, in bytes.
     #[arg(long, env = "PERILUNE_MAX_BODY_BYTES", value_name = "BYTES", default_value_t = 64 << 20, value_parser = positive)]
     pub max_body_bytes: usize,
-    /// How long the body of a request may take to come before it is refused with 408, in seconds; 0 for ever.
+    /// How long the body of a request may take to come before it is refused with 408, in seconds; 0 for ever. A connection
+    /// that sends no whole head for as long is closed without an answer.
     #[arg(long, env = "PERILUNE_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
     pub body_timeout: u64,
     /// Most requests that are answered or streamed at once, counted from when their body is there; beyond it they are refused

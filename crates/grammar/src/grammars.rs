@@ -15,8 +15,11 @@ use crate::chat::{Arguments, ChatTokens, Markup};
 use crate::constraint::Thinking;
 use crate::deadline::Places;
 use crate::lark::Lark;
+use crate::numbers::number_format;
 use crate::{ChatRule, CompiledGrammar, GrammarError, TextRule, ToolRule, schema, vocabulary};
 
+/// Begins the library's refusal of a `oneOf` that it cannot treat as `anyOf`.
+const ONE_OF: &str = "oneOf constraints are not supported";
 /// States of expressions: one or two kilobytes each, for every grammar that runs.
 const MAX_LEXER_STATES: usize = 50_000;
 
@@ -219,12 +222,17 @@ impl Factory {
 
     fn bad_part(&self, root: &Value, part: &Value) -> Option<BadPart> {
         let reason = self.reason_against(root, part)?;
-        let inner = part.as_object().map(schema::children).unwrap_or_default();
+        let mut inner = part.as_object().map(schema::children).unwrap_or_default();
+        // What is referred to before what refers to it.
+        inner.sort_by_key(|(place, _)| !place.first().is_some_and(|key| schema::DEFINITIONS.contains(&key.as_str())));
         let deeper = inner.into_iter().find_map(|(place, child)| {
             let bad = self.bad_part(root, child)?;
             Some(BadPart { place: [place, bad.place].concat(), ..bad })
         });
-        deeper.or_else(|| self.bad_keyword(part)).or(Some(BadPart { place: Vec::new(), keyword: None, reason }))
+        deeper.or_else(|| self.bad_keyword(part)).or_else(|| {
+            let keyword = blamed(part, &reason);
+            Some(BadPart { place: Vec::new(), keyword, reason: in_plain_words(reason) })
+        })
     }
 
     /// The keyword that would be refused in any schema.
@@ -237,11 +245,13 @@ impl Factory {
             let keyword = Some((key.to_owned(), value.clone()));
             BadPart { place, keyword, reason }
         };
-        part.as_object()?.iter().find_map(|(key, value)| match (key.as_str(), value) {
+        let part = part.as_object()?;
+        part.iter().find_map(|(key, value)| match (key.as_str(), value) {
             ("patternProperties", Value::Object(members)) => members.iter().find_map(|(name, schema)| {
                 let any = Value::Object([(name.clone(), Value::Bool(true))].into_iter().collect());
                 Some(bad(vec![key.clone()], (name, schema), alone(key, &any)?))
             }),
+            ("format", _) if number_format(part).is_some() => None,
             (key, value) if schema::stands_alone(key) => Some(bad(Vec::new(), (key, value), alone(key, value)?)),
             _ => None,
         })
@@ -251,7 +261,7 @@ impl Factory {
     fn reason_against(&self, root: &Value, part: &Value) -> Option<String> {
         let mut with_definitions = part.clone();
         if let (Some(map), Some(root)) = (with_definitions.as_object_mut(), root.as_object()) {
-            let definitions = root.iter().filter(|(key, _)| matches!(key.as_str(), "$defs" | "definitions"));
+            let definitions = root.iter().filter(|(key, _)| schema::DEFINITIONS.contains(&key.as_str()));
             map.extend(definitions.map(|(key, value)| (key.clone(), value.clone())));
         }
         let mut lark = Lark::default();
@@ -275,6 +285,30 @@ fn schemas_of(tools: &[ToolRule]) -> impl Iterator<Item = (usize, &Value)> {
         Arguments::Schema(schema) => Some((index, schema)),
         Arguments::Any => None,
     })
+}
+
+/// The keyword of a schema that the library's reason is about, with its value.
+fn blamed(part: &Value, reason: &str) -> Option<(String, Value)> {
+    let keywords: &[&str] = match reason {
+        reason if reason.contains(ONE_OF) => &["oneOf"],
+        reason if reason.contains("maxProperties") => &["minProperties", "maxProperties"],
+        reason if reason.contains("minProperties") => &["minProperties"],
+        _ => return None,
+    };
+    let found = |key: &&str| Some(((*key).to_owned(), part.get(*key)?.clone()));
+    keywords.iter().find_map(found)
+}
+
+/// The library's reason, where it speaks of itself, as a rule about schemas.
+fn in_plain_words(reason: String) -> String {
+    if reason.contains(ONE_OF) {
+        return "its branches cannot be told apart; use `anyOf`, or give each a required property of its own value"
+            .to_owned();
+    }
+    if reason.contains("min/maxProperties") {
+        return "properties can be counted only where all of `properties` are `required`".to_owned();
+    }
+    reason
 }
 
 /// What the library says, without the dump that may follow. Of an expression that cannot be parsed the reason comes last,

@@ -1,7 +1,7 @@
 //! Numbers in schemas that can be enforced exactly. The library computes with doubles, and with whole numbers of 64 bits:
 //! what does not fit would become another number, and an answer would be held to that.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// From here on doubles leave out whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -11,6 +11,59 @@ const LARGEST: f64 = 4_611_686_018_427_387_904.0;
 const MOST_REMAINDERS: f64 = 10_000.0;
 /// Places behind the point that are looked for.
 const MOST_PLACES: i32 = 9;
+
+/// A format of numbers, and the least and greatest number of it where those can be enforced. To JSON Schema these are notes;
+/// who writes them reads the answer into such a type.
+type NumberFormat = (&'static str, Option<i64>, Option<i64>);
+
+const NUMBER_FORMATS: [NumberFormat; 13] = [
+    ("int8", Some(-(1 << 7)), Some((1 << 7) - 1)),
+    ("int16", Some(-(1 << 15)), Some((1 << 15) - 1)),
+    ("int32", Some(-(1 << 31)), Some((1 << 31) - 1)),
+    ("int64", None, None),
+    ("int", None, None),
+    ("uint8", Some(0), Some((1 << 8) - 1)),
+    ("uint16", Some(0), Some((1 << 16) - 1)),
+    ("uint32", Some(0), Some((1 << 32) - 1)),
+    ("uint64", Some(0), None),
+    ("uint", Some(0), None),
+    ("float", None, None),
+    ("double", None, None),
+    ("decimal", None, None),
+];
+
+/// The format of a schema whose values are numbers, or null.
+pub(crate) fn number_format(schema: &Map<String, Value>) -> Option<&'static NumberFormat> {
+    let of_numbers = |kind: &Value| ["integer", "number", "null"].iter().any(|name| kind == name);
+    let numbers = match schema.get("type")? {
+        Value::Array(kinds) => kinds.iter().all(of_numbers),
+        kind => of_numbers(kind),
+    };
+    let name = schema.get("format").filter(|_| numbers)?;
+    NUMBER_FORMATS.iter().find(|(known, ..)| name == known)
+}
+
+/// Writes what formats of numbers mean as bounds, where there are none.
+pub(crate) fn bound_by_formats(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(bound_by_formats),
+        Value::Object(map) => {
+            if let Some((_, least, most)) = number_format(map) {
+                map.remove("format");
+                for (bound, beside, value) in
+                    [("minimum", "exclusiveMinimum", least), ("maximum", "exclusiveMaximum", most)]
+                {
+                    if let Some(value) = value.filter(|_| !map.contains_key(bound) && !map.contains_key(beside)) {
+                        map.insert(bound.to_owned(), json!(value));
+                    }
+                }
+            }
+            let data = |key: &str| matches!(key, "enum" | "const" | "default" | "examples" | "required");
+            map.iter_mut().filter(|(key, _)| !data(key)).for_each(|(_, value)| bound_by_formats(value));
+        }
+        _ => {}
+    }
+}
 
 /// What is wrong with a bound that may be reached.
 pub(crate) fn wrong_bound(value: &Value) -> Option<&'static str> {
@@ -65,6 +118,24 @@ mod tests {
         for wrong in [json!(0), json!(-1), json!(99_999_999), json!(1e300), json!(0.333_333_3), json!("1")] {
             assert!(wrong_step(&wrong).is_some(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn formats_become_bounds_of_numbers() {
+        let mut schema = json!({"properties": {
+            "a": {"type": "integer", "format": "uint8"},
+            "b": {"type": ["null", "integer"], "format": "int32", "minimum": 5},
+            "format": {"type": "string", "format": "date"},
+            "c": {"type": "number", "format": "double", "const": {"type": "integer", "format": "int8"}},
+        }});
+        bound_by_formats(&mut schema);
+        let expected = json!({"properties": {
+            "a": {"type": "integer", "minimum": 0, "maximum": 255},
+            "b": {"type": ["null", "integer"], "minimum": 5, "maximum": 2_147_483_647},
+            "format": {"type": "string", "format": "date"},
+            "c": {"type": "number", "const": {"type": "integer", "format": "int8"}},
+        }});
+        assert_eq!(schema, expected);
     }
 
     #[test]

@@ -267,7 +267,7 @@ fn text(map: &Map<String, Value>) -> Option<Form> {
 fn within(root: &Value, schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let (Some(part), Some(root)) = (schema.as_object_mut(), root.as_object()) {
-        for key in ["$defs", "definitions"] {
+        for key in crate::schema::DEFINITIONS {
             if let Some(definitions) = root.get(key) {
                 part.insert(key.to_owned(), definitions.clone());
             }

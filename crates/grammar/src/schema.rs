@@ -3,10 +3,12 @@
 use serde_json::{Map, Value};
 
 use crate::keywords::{ENFORCED, FORMATS, REFUSED, TYPES};
-use crate::numbers::{is_inexact, wrong_bound, wrong_exclusive_bound, wrong_step};
+use crate::numbers::{is_inexact, number_format, wrong_bound, wrong_exclusive_bound, wrong_step};
 use crate::pattern::wrong_pattern;
 use crate::{GrammarError, Limits};
 
+/// Keywords that hold schemas to refer to.
+pub(crate) const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Longest excerpt of a value in an error, in characters.
 const EXCERPT_CHARS: usize = 80;
 
@@ -72,7 +74,7 @@ impl Checker<'_> {
             other => return Err(wrong(place, None, other, "it must be a schema: an object, true or false")),
         };
         for (key, value) in map {
-            self.keyword(place, (key, value))?;
+            self.keyword((place, map), (key, value))?;
         }
         for (steps, child) in children(map) {
             let len = place.len();
@@ -83,7 +85,11 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn keyword(&self, place: &[String], (key, value): (&str, &Value)) -> Result<(), GrammarError> {
+    fn keyword(
+        &self,
+        (place, schema): (&[String], &Map<String, Value>),
+        (key, value): (&str, &Value),
+    ) -> Result<(), GrammarError> {
         let harmless = key == "uniqueItems" && value == &Value::Bool(false);
         if let Some((keyword, rule)) = REFUSED.iter().find(|(keyword, _)| *keyword == key && !harmless) {
             let path = path(&[place, &[key.to_owned()]].concat());
@@ -119,7 +125,7 @@ impl Checker<'_> {
             "pattern" => value.as_str().map_or(Some("it must be a string"), wrong_pattern),
             "format" => {
                 let known = value.as_str().is_some_and(|name| FORMATS.contains(&name));
-                (!known).then_some("it is no format that can be enforced")
+                (!known && number_format(schema).is_none()).then_some("it is no format that can be enforced")
             }
             "$ref" => self.wrong_reference(value),
             _ => None,
@@ -188,6 +194,8 @@ mod tests {
             (json!({"enum": []}), "`enum`"),
             (json!({"minLength": -1}), "`minLength`"),
             (json!({"items": {"multipleOf": 0}}), "`items.multipleOf` in it is 0; it must be a number greater than 0"),
+            (json!({"type": "string", "format": "int64"}), "`format` in it is \"int64\""),
+            (json!({"type": ["integer", "string"], "format": "int32"}), "`format` in it is \"int32\""),
             (json!({"x-guidance": {"lenient": true}}), "it uses `x-guidance` at `x-guidance`"),
         ];
         for (schema, expected) in cases {
@@ -199,7 +207,7 @@ mod tests {
     #[test]
     fn what_says_nothing_is_ignored() {
         let schema = json!({"title": "t", "x-order": 1, "nullable": true, "uniqueItems": false, "default": {"not": 1},
-            "properties": {"not": {"type": "string"}}, "$defs": {"a": {"$ref": "#"}}});
+            "properties": {"not": {"type": "string"}, "n": {"type": ["integer", "null"], "format": "uint32"}}, "$defs": {"a": {"$ref": "#"}}});
         assert_eq!(check(&schema, &Limits::default()), Ok(()));
         assert_eq!(check(&json!(true), &Limits::default()), Ok(()));
     }

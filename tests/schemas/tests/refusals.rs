@@ -18,7 +18,7 @@ fn refusal(rule: TextRule) -> GrammarError {
 
 #[test]
 fn a_keyword_that_cannot_be_enforced_is_named_with_the_reason() {
-    let cases: [(Value, &str, &str); 7] = [
+    let cases: [(Value, &str, &str); 11] = [
         (json!({"type": "string", "pattern": "^(?=a)b$"}), "pattern", "look-around"),
         (json!({"properties": {"a": {"type": "string", "pattern": "(?!a)b"}}}), "properties.a.pattern", "look-around"),
         (
@@ -30,11 +30,28 @@ fn a_keyword_that_cannot_be_enforced_is_named_with_the_reason() {
         (json!({"type": "object", "patternProperties": {"ok": {}, "(": {}}}), "patternProperties.(", "unclosed group"),
         (json!({"patternProperties": {"a": {"pattern": "(?<=a)b"}}}), "patternProperties.a.pattern", "look-around"),
         (json!({"$defs": {"x": {"pattern": "[b-a]"}}, "items": {"$ref": "#/$defs/x"}}), "$defs.x.pattern", "range"),
+        (json!({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"pattern": "[b-a]"}}}), "$defs.x.pattern", "range"),
+        (
+            json!({"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]}}}),
+            "properties.a.oneOf",
+            "its branches cannot be told apart",
+        ),
+        (
+            json!({"items": {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2}}),
+            "items.minProperties",
+            "only where all of `properties` are `required`",
+        ),
+        (
+            json!({"properties": {"o": {"type": "object", "properties": {"a": {}}, "maxProperties": 3}}}),
+            "properties.o.maxProperties",
+            "only where all of `properties` are `required`",
+        ),
     ];
     for (schema, path, reason) in cases {
         let error = refusal(TextRule::Json(schema.clone()));
         assert_eq!(error.path(), Some(path), "{schema}: {error}");
         assert!(error.to_string().contains(reason), "{schema}: {error}");
+        assert!(!error.to_string().contains("coerce_one_of"), "{schema}: {error}");
     }
 }
 
