@@ -16,6 +16,7 @@ mod event;
 mod handle;
 mod model_runner;
 mod runner;
+mod saved;
 mod sizing;
 mod speculation;
 mod state_format;

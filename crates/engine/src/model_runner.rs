@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use perilune_backend::{Backend, BackendError, Choice, Download, Sample, SampleRow, SampledRow};
@@ -19,6 +18,7 @@ use perilune_speculate::Proposal;
 use perilune_tensor::TokenId;
 
 use crate::arrears::LastStep;
+use crate::saved::{Bytes, Saved};
 use crate::speculation::{accept_drawn, accept_same, rows_with_drafts, scoring, unscored};
 use crate::{
     DrawnDrafts, EngineConfig, HostUnits, Speculation, StateFormat, StepInput, StepOutput, StepRun, StepRunner,
@@ -57,42 +57,6 @@ struct Verified {
     copies: Vec<SlotCopy>,
 }
 
-/// Bytes of a unit, shared with whoever writes them to disk.
-#[derive(Clone)]
-struct Saved(Arc<Mutex<Bytes>>);
-
-enum Bytes {
-    Coming(Download<Vec<u8>>),
-    Here(Vec<u8>),
-    /// They did not arrive.
-    Lost,
-}
-
-impl Saved {
-    fn new(bytes: Bytes) -> Self {
-        Saved(Arc::new(Mutex::new(bytes)))
-    }
-
-    /// Does something with the bytes, once they are here.
-    fn with<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> Result<T, BackendError> {
-        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *bytes = match std::mem::replace(&mut *bytes, Bytes::Lost) {
-            Bytes::Coming(coming) => Bytes::Here(coming.wait()?),
-            other => other,
-        };
-        match &*bytes {
-            Bytes::Here(bytes) => Ok(use_bytes(bytes)),
-            _ => Err(BackendError::Device("a unit did not arrive in host memory".into())),
-        }
-    }
-}
-
-impl std::fmt::Debug for Saved {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Saved")
-    }
-}
-
 /// The largest step of an engine.
 pub(crate) fn step_limits(config: &EngineConfig) -> StepLimits {
     let max_runs = config.max_running_requests;
@@ -125,7 +89,7 @@ impl<B: Backend> ModelRunner<B> {
     pub fn with_speculation(
         (backend, model): (B, Kimi<B>),
         config: &EngineConfig,
-        speculation: Option<Speculation<B>>,
+        mut speculation: Option<Speculation<B>>,
     ) -> Result<Self, BackendError> {
         let limits = step_limits(config);
         let arena = config.cache.arena;
@@ -140,7 +104,6 @@ impl<B: Backend> ModelRunner<B> {
             });
         }
         let mut workspace = Workspace::new(&backend, model.config(), limits)?;
-        let mut speculation = speculation;
         if let Some(speculation) = &mut speculation {
             speculation.make_room(&backend, limits)?;
         }
