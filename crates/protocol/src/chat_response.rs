@@ -37,7 +37,7 @@ pub struct ChatChoice {
     pub message: AssistantMessage,
     /// Log-probabilities, where asked for.
     pub logprobs: Option<ChatLogprobs>,
-    /// `stop`, `length` or `tool_calls`.
+    /// `stop`, `length`, `tool_calls` or `abort`.
     pub finish_reason: &'static str,
     /// The stop string or stop token that ended it, where one was given.
     pub stop_reason: Option<serde_json::Value>,
@@ -118,7 +118,7 @@ pub struct ChatChunkChoice {
     pub delta: ChatDelta,
     /// Log-probabilities of the tokens behind it, where asked for.
     pub logprobs: Option<ChatLogprobs>,
-    /// Non-null exactly once per choice, in its last chunk.
+    /// As of a whole answer; non-null exactly once per choice, in its last chunk.
     pub finish_reason: Option<&'static str>,
     /// With `finish_reason`: the stop string or token that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -32,7 +32,7 @@ pub struct CompletionChoice {
     pub text: String,
     /// Log-probabilities, where asked for.
     pub logprobs: Option<CompletionLogprobs>,
-    /// `stop` or `length`; in a stream non-null exactly once, in the choice's last chunk.
+    /// `stop`, `length` or `abort`; in a stream non-null exactly once, in the choice's last chunk.
     pub finish_reason: Option<&'static str>,
     /// The stop string or stop token that ended it, where one was given.
     pub stop_reason: Option<serde_json::Value>,
