@@ -257,7 +257,7 @@ fn a_part_that_cannot_be_compiled_is_named() {
     let overlapping = json!({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]});
     let schema = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"items": overlapping}}, "required": ["b"]});
     let error = all.compile(&Rule::Text(TextRule::Json(schema))).unwrap_err();
-    assert_eq!(error.path(), Some("properties.b.items"), "{error}");
+    assert_eq!(error.path(), Some("properties.b.items.oneOf"), "{error}");
     let error = all.compile(&Rule::Text(TextRule::Json(json!({"properties": {"a": {"not": {}}}})))).unwrap_err();
     assert!(matches!(&error, GrammarError::Keyword { path, .. } if path == "properties.a.not"), "{error}");
     for never in [
