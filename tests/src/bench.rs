@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use perilune_backend::Backend;
+use perilune_backend::{Backend, BackendError};
 use perilune_config::{LayerKind, ModelConfig};
 use perilune_cpu::{CpuBackend, CpuOptions};
 use perilune_model::{
@@ -156,7 +156,12 @@ impl<B: Backend> Bench<B> {
 
     /// Keeps streams of every later step.
     pub fn capture(&mut self, spec: TapSpec) {
-        self.workspace.capture((&self.backend, self.model.config()), spec).unwrap();
+        self.try_capture(spec).unwrap();
+    }
+
+    /// The same, or why not.
+    pub fn try_capture(&mut self, spec: TapSpec) -> Result<(), BackendError> {
+        self.workspace.capture((&self.backend, self.model.config()), spec)
     }
 
     /// The kept streams of a run of the last step: per tap, `H` values per row.

@@ -47,7 +47,7 @@ impl Tiny {
 
     /// Memory of this model for so many blocks and slots at once.
     pub fn room(&self, block_size: usize, units: (usize, usize)) -> CacheConfig {
-        room_of(&self.config, block_size, units)
+        room_of(&self.config, (block_size, 0), units)
     }
 
     /// A runner with memory for `engine`.
@@ -72,12 +72,16 @@ impl Tiny {
 
 /// Memory of the demo for so many blocks and slots at once.
 pub fn demo_room(block_size: usize, units: (usize, usize)) -> CacheConfig {
-    room_of(&ModelConfig::from_dir(&demo_dir()).unwrap(), block_size, units)
+    room_of(&ModelConfig::from_dir(&demo_dir()).unwrap(), (block_size, 0), units)
 }
 
-fn room_of(config: &ModelConfig, block_size: usize, units: (usize, usize)) -> CacheConfig {
-    let shape = CacheShape::with_room(config, block_size, units);
-    let arena = ArenaShape { len: shape.arena_len, block_len: shape.block_len, slot_len: shape.slot_len };
+fn room_of(
+    config: &ModelConfig,
+    (block_size, draft_len): (usize, usize),
+    (blocks, slots): (usize, usize),
+) -> CacheConfig {
+    let CacheShape { block_len, slot_len, .. } = CacheShape::with_draft(config, (block_size, draft_len), 0);
+    let arena = ArenaShape { len: blocks * block_len + slots * slot_len, block_len, slot_len };
     CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
 }
 
@@ -94,13 +98,9 @@ impl DemoDraft {
         DemoDraft { target: ModelConfig::from_dir(&demo_dir()).unwrap(), draft }
     }
 
-    /// Memory for at least so many blocks and slots at once, with what the draft keeps.
-    pub fn room(&self, block_size: usize, (blocks, slots): (usize, usize)) -> CacheConfig {
-        let shape = |bytes| CacheShape::with_draft(&self.target, (block_size, self.draft.context_len()), bytes);
-        let one = shape(0);
-        let shape = shape(4 * (blocks * one.block_len + slots * one.slot_len));
-        let arena = ArenaShape { len: shape.arena_len, block_len: shape.block_len, slot_len: shape.slot_len };
-        CacheConfig { arena, block_size, prefixes: Prefixes::Keep, host_len: 0 }
+    /// Memory for so many blocks and slots at once, with what the draft keeps.
+    pub fn room(&self, block_size: usize, units: (usize, usize)) -> CacheConfig {
+        room_of(&self.target, (block_size, self.draft.context_len()), units)
     }
 
     /// A runner that drafts as far as the engine's configuration allows.

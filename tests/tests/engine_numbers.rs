@@ -2,24 +2,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // all of it is test code
 
 use perilune_engine::{
-    CheckpointRules, Engine, EngineConfig, EngineError, EngineHandle, EngineState, FinishReason, GenerateRequest,
-    SamplingParams, SubmitError, TokenEvent,
+    Engine, EngineConfig, EngineError, EngineHandle, EngineState, FinishReason, GenerateRequest, SamplingParams,
+    SubmitError, TokenEvent,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{HashRunner, all_events, finish, gated, room, stopped, tokens};
+use perilune_tests::{HashRunner, all_events, finish, gated, hash_config, room, stopped, tokens};
 
 fn config() -> EngineConfig {
     EngineConfig {
         max_running_requests: 4,
-        max_queued_requests: 300,
-        random_seed: None,
         chunked_prefill_size: 8,
         max_prompt_logit_rows: 4,
-        max_drafts: 0,
         context_length: 64,
         cache: room(4, (64, 4)),
-        checkpoints: CheckpointRules { interval: 0, least_gap: 4 },
-        eos_ids: vec![],
+        ..hash_config()
     }
 }
 

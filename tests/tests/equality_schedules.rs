@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 
 use perilune_engine::{
-    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, EngineStats, GenerateRequest,
-    Prefixes, SamplingParams, TokenEvent, TokenStream, Usage,
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineStats, GenerateRequest, Prefixes,
+    SamplingParams, TokenEvent, TokenStream, Usage,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{ByHeart, Tiny, ToyGrammar, all_events, demo_engine, demo_room, gated, tokens};
+use perilune_tests::{ByHeart, Tiny, ToyGrammar, all_events, demo_engine, demo_room, gated, stopped, tokens};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -161,16 +161,6 @@ fn results(stream: TokenStream) -> Vec<TokenEvent> {
     events
 }
 
-/// Ends an engine that has nothing left to do; checks that it gave everything back.
-fn end(engine: &EngineHandle) -> EngineStats {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    let left = (stats.running, stats.waiting, stats.usage.blocks_used, stats.usage.slots_used);
-    assert_eq!(left, (0, 0, 0, 0), "nothing may stay behind");
-    stats
-}
-
 /// All requests at once; `None` for those whose caller left. The draft, if there is one, knows the `book`.
 fn together(model: &Tiny, schedule: &Schedule, book: Vec<Vec<TokenId>>) -> (Vec<Option<Vec<TokenEvent>>>, EngineStats) {
     // The first step waits until every request is there.
@@ -192,14 +182,14 @@ fn together(model: &Tiny, schedule: &Schedule, book: Vec<Vec<TokenId>>) -> (Vec<
         }
     };
     let events = streams.into_iter().zip(&schedule.patience).map(read).collect();
-    (events, end(&engine))
+    (events, stopped(&engine))
 }
 
 fn check(model: &Tiny, schedule: &Schedule) -> EngineStats {
     let config = calm(&schedule.requests, &|block_size, units| model.room(block_size, units));
     let engine = Engine::start(model.runner(&config), config).unwrap();
     let expected = alone(&engine, &schedule.requests);
-    assert_eq!(end(&engine).preemptions, 0);
+    assert_eq!(stopped(&engine).preemptions, 0);
     let book =
         |(request, events): (&GenerateRequest, &Vec<TokenEvent>)| [&request.prompt[..], &tokens(events)].concat();
     let book = schedule.requests.iter().zip(&expected).map(book).collect();
@@ -292,5 +282,5 @@ fn the_demo_checkpoint_obeys_the_laws_too() {
     for (stream, expected) in again.collect::<Vec<_>>().into_iter().zip(&expected) {
         assert_eq!(results(stream), expected[1..]);
     }
-    assert!(end(&engine).prefixes.restores > 0, "prefixes were meant to be used");
+    assert!(stopped(&engine).prefixes.restores > 0, "prefixes were meant to be used");
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use perilune_backend::uniform;
 use perilune_engine::{
-    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, EngineState, EngineStats, FinishReason,
-    GenerateRequest, Prefixes, SamplingParams, TokenEvent, TokenStream, Usage,
+    CacheConfig, CheckpointRules, Engine, EngineConfig, EngineHandle, FinishReason, GenerateRequest, Prefixes,
+    SamplingParams, TokenEvent, TokenStream, Usage,
 };
 use perilune_tensor::TokenId;
-use perilune_tests::{ByChance, ByHeart, Tiny, all_events, finish, tokens};
+use perilune_tests::{ByChance, ByHeart, Tiny, all_events, finish, stopped, tokens};
 
 const VOCAB: usize = 64;
 const EOS: TokenId = TokenId(1);
@@ -64,14 +64,6 @@ fn usage(events: &[TokenEvent]) -> Usage {
     }
 }
 
-fn end(engine: &EngineHandle) -> EngineStats {
-    engine.drain();
-    assert_eq!(engine.join(), EngineState::Stopped);
-    let stats = engine.stats();
-    assert_eq!((stats.usage.blocks_used, stats.usage.slots_used), (0, 0), "nothing may stay behind");
-    stats
-}
-
 fn book(requests: &[GenerateRequest], events: &[Vec<TokenEvent>]) -> Vec<Vec<TokenId>> {
     requests.iter().zip(events).map(|(request, events)| [&request.prompt[..], &tokens(events)].concat()).collect()
 }
@@ -113,7 +105,7 @@ fn greedy_output_is_the_same_whatever_the_draft() {
         for (i, (found, expected)) in found.into_iter().zip(&expected).enumerate() {
             assert_eq!(&comparable(found), expected, "request {i}, {max_drafts} drafts, wrong from {wrong_at:?} on");
         }
-        let stats = end(&engine).drafts;
+        let stats = stopped(&engine).drafts;
         let right = wrong_at.unwrap_or(max_drafts);
         for place in 0..max_drafts {
             let (drafted, accepted) = (stats.drafted[place], stats.accepted[place]);
@@ -137,7 +129,7 @@ fn both_families_and_drafts_that_know_nothing() {
         let engine = by_heart(&model, &book, (7, None));
         let found = run(&engine, &requests);
         assert_eq!(found.into_iter().map(comparable).collect::<Vec<_>>(), expected);
-        end(&engine);
+        stopped(&engine);
     }
 }
 
@@ -164,7 +156,7 @@ fn a_seed_draws_the_same_tokens_whatever_the_draft() {
         for (i, (found, expected)) in found.into_iter().zip(&expected).enumerate() {
             assert_eq!(&comparable(found), expected, "request {i}");
         }
-        let stats = end(&engine).drafts;
+        let stats = stopped(&engine).drafts;
         assert!(stats.drafted[0] > 500 && stats.accepted[0] > 20, "{stats:?}");
     }
 }
@@ -234,7 +226,7 @@ fn drawn_output_has_the_same_distribution_with_and_without_a_draft() {
         }
     }
     for engine in [blunt, certain] {
-        let stats = end(&engine).drafts;
+        let stats = stopped(&engine).drafts;
         assert!(stats.accepted[0] > 500 && stats.drafted[1] > 10_000, "{stats:?}");
     }
 }
@@ -276,7 +268,7 @@ fn nothing_after_a_stop_or_the_limit_leaks() {
         }
     }
     assert!(matches!(finish(&whole), Some(FinishReason::Length)));
-    let stats = end(&engine).drafts;
+    let stats = stopped(&engine).drafts;
     assert!(stats.accepted[1] > 20 && stats.accepted[4] > 0, "{stats:?}");
 }
 
@@ -302,7 +294,7 @@ fn a_chat_of_twelve_turns_with_cache_and_draft_is_the_chat_without() {
             assert_eq!(&comparable(events), expected, "turn {turn}, wrong from {wrong_at:?} on");
             assert!(turn == 0 || cached > 0, "turn {turn} was meant to go on from the one before");
         }
-        end(&engine);
+        stopped(&engine);
     }
 }
 
@@ -319,7 +311,7 @@ fn a_long_prompt_in_chunks_beside_drafted_sequences_harms_nobody() {
     let engine = Engine::start(model.speculating(&config, draft), config).unwrap();
     let found = run(&engine, &all);
     assert_eq!(found.into_iter().map(comparable).collect::<Vec<_>>(), expected);
-    assert!(end(&engine).drafts.accepted[2] > 0);
+    assert!(stopped(&engine).drafts.accepted[2] > 0);
 }
 
 #[test]
@@ -349,7 +341,7 @@ fn a_draft_that_makes_later_rows_not_finite_corrupts_nobody() {
             assert_eq!(&comparable(found), expected, "request {i}");
         }
     }
-    let stats = end(&engine);
+    let stats = stopped(&engine);
     assert_eq!(stats.corrupted_requests, 0);
     assert!(stats.drafts.drafted[1] > 0);
 }
@@ -364,7 +356,7 @@ fn a_request_may_turn_it_off_and_more_drafts_than_rows_are_refused() {
     assert_eq!(usage(&found).drafted_tokens, 0);
     let limited = GenerateRequest { params: SamplingParams { max_drafts: Some(2), ..request.params }, ..request };
     assert!(usage(&run(&engine, &[limited])[0]).drafted_tokens > 0);
-    let stats = end(&engine).drafts;
+    let stats = stopped(&engine).drafts;
     assert!(stats.drafted[1] > 0 && stats.drafted[2] == 0, "{stats:?}");
     let config = EngineConfig { max_drafts: 8, ..config(&model, 2) };
     let error = config.validate().unwrap_err().to_string();

@@ -91,6 +91,11 @@ fn taps_are_the_streams_between_layers() {
         let source = tiny_checkpoint(&config, tag);
         let last = config.num_layers() - 1;
         let mut bench = Bench::new(&config, &source, 1);
+        for layers in [vec![0, 3, 3], vec![3, 0], vec![0, last + 1]] {
+            let refused =
+                bench.try_capture(TapSpec { layers: layers.clone(), stream: TapStream::AttnRes }).unwrap_err();
+            assert!(refused.to_string().contains("layers"), "{layers:?}: {refused}");
+        }
         bench.capture(TapSpec { layers: vec![0, 3, last], stream: TapStream::AttnRes });
         let logits = bench.step(&[(0, &PROMPT)]).remove(0);
         let whole = bench.taps(0, PROMPT.len());

@@ -286,10 +286,9 @@ impl<B: Backend> StepRunner for ModelRunner<B> {
 
     fn run(&mut self, input: &StepInput<'_>) -> Result<StepOutput, BackendError> {
         self.fold(&input.kept).map_err(device_error)?;
-        if let Some(mut speculation) = self.speculation.take() {
-            let begun = speculation.begin(input, self.last_step());
-            self.speculation = Some(speculation);
-            begun?;
+        let ModelRunner { speculation, backend, batch, workspace, caches, .. } = self;
+        if let Some(speculation) = speculation {
+            speculation.begin(input, LastStep { backend, batch, workspace, caches })?;
         }
         for op in &input.ops {
             self.perform(*op)?;

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::schema::children;
+
 /// From here on doubles leave out whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 /// Largest bound: 2^62, as the library computes with neighbours of bounds in 64 bits.
@@ -45,23 +47,28 @@ pub(crate) fn number_format(schema: &Map<String, Value>) -> Option<&'static Numb
 
 /// Writes what formats of numbers mean as bounds, where there are none.
 pub(crate) fn bound_by_formats(schema: &mut Value) {
-    match schema {
-        Value::Array(items) => items.iter_mut().for_each(bound_by_formats),
-        Value::Object(map) => {
-            if let Some((_, least, most)) = number_format(map) {
-                map.remove("format");
-                for (bound, beside, value) in
-                    [("minimum", "exclusiveMinimum", least), ("maximum", "exclusiveMaximum", most)]
-                {
-                    if let Some(value) = value.filter(|_| !map.contains_key(bound) && !map.contains_key(beside)) {
-                        map.insert(bound.to_owned(), json!(value));
-                    }
-                }
+    let Some(map) = schema.as_object_mut() else { return };
+    if let Some((_, least, most)) = number_format(map) {
+        map.remove("format");
+        for (bound, beside, value) in [("minimum", "exclusiveMinimum", least), ("maximum", "exclusiveMaximum", most)] {
+            if let Some(value) = value.filter(|_| !map.contains_key(bound) && !map.contains_key(beside)) {
+                map.insert(bound.to_owned(), json!(value));
             }
-            let data = |key: &str| matches!(key, "enum" | "const" | "default" | "examples" | "required");
-            map.iter_mut().filter(|(key, _)| !data(key)).for_each(|(_, value)| bound_by_formats(value));
         }
-        _ => {}
+    }
+    let places: Vec<Vec<String>> = children(map).into_iter().map(|(place, _)| place).collect();
+    for place in places {
+        if let Some(child) = place.iter().try_fold(&mut *schema, step) {
+            bound_by_formats(child);
+        }
+    }
+}
+
+fn step<'v>(value: &'v mut Value, to: &String) -> Option<&'v mut Value> {
+    match value {
+        Value::Object(members) => members.get_mut(to),
+        Value::Array(items) => items.get_mut(to.parse::<usize>().ok()?),
+        _ => None,
     }
 }
 
@@ -126,6 +133,7 @@ mod tests {
             "a": {"type": "integer", "format": "uint8"},
             "b": {"type": ["null", "integer"], "format": "int32", "minimum": 5},
             "format": {"type": "string", "format": "date"},
+            "enum": {"anyOf": [{"type": "integer", "format": "uint"}]},
             "c": {"type": "number", "format": "double", "const": {"type": "integer", "format": "int8"}},
         }});
         bound_by_formats(&mut schema);
@@ -133,6 +141,7 @@ mod tests {
             "a": {"type": "integer", "minimum": 0, "maximum": 255},
             "b": {"type": ["null", "integer"], "minimum": 5, "maximum": 2_147_483_647},
             "format": {"type": "string", "format": "date"},
+            "enum": {"anyOf": [{"type": "integer", "minimum": 0}]},
             "c": {"type": "number", "const": {"type": "integer", "format": "int8"}},
         }});
         assert_eq!(schema, expected);

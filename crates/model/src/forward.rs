@@ -93,11 +93,12 @@ impl<B: Backend> Kimi<B> {
     /// Final mixture, norm and head, for the rows whose logits are wanted.
     fn logits(&self, (backend, batch): (&B, &ForwardBatch<B>), ws: &mut Workspace<B>) -> Result<(), BackendError> {
         let rows = batch.num_logit_rows;
-        if rows == 0 && ws.taps.is_none() {
+        let last = self.layers.len().checked_sub(1);
+        if rows == 0 && !Taps::wants(ws.taps.as_ref(), last) {
             return Ok(());
         }
         let stream = (&ws.stream, self.mix.as_ref(), &mut ws.mixed);
-        let x = Taps::mix(&mut ws.taps, (backend, batch.rows), self.layers.len().checked_sub(1), stream)?;
+        let x = Taps::mix(&mut ws.taps, (backend, batch.rows), last, stream)?;
         if rows == 0 {
             return Ok(());
         }

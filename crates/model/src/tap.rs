@@ -78,6 +78,13 @@ impl<T> Taps<T> {
         self.streams.iter_mut().try_for_each(|stream| backend.copy_within(stream, from.clone(), to * width))
     }
 
+    /// Whether the mixture that is read after `layer` is kept.
+    pub(crate) fn wants(taps: Option<&Self>, layer: Option<usize>) -> bool {
+        let wants =
+            |(taps, layer): (&Self, usize)| taps.spec.stream == TapStream::AttnRes && taps.spec.layers.contains(&layer);
+        taps.zip(layer).is_some_and(wants)
+    }
+
     /// What is read after `layer`, mixed as by [`ResidualStream::mix`]; kept where that mixture is wanted.
     pub(crate) fn mix<'a, B: Backend<Tensor = T>>(
         taps: &'a mut Option<Self>,
@@ -85,8 +92,9 @@ impl<T> Taps<T> {
         layer: Option<usize>,
         (stream, mix, mixed): (&'a ResidualStream<T>, Option<&Mix<T>>, &'a mut T),
     ) -> Result<&'a T, BackendError> {
-        let wanted = taps.as_mut().filter(|taps| taps.spec.stream == TapStream::AttnRes);
-        let Some((out, index)) = wanted.zip(layer).and_then(|(taps, layer)| taps.of(layer)) else {
+        let wanted = Self::wants(taps.as_ref(), layer);
+        let kept = taps.as_mut().zip(layer).filter(|_| wanted).and_then(|(taps, layer)| taps.of(layer));
+        let Some((out, index)) = kept else {
             return stream.mix((backend, rows), mix, mixed);
         };
         if let Some(x) = stream.mix_into((backend, rows), mix, out)? {
