@@ -4,7 +4,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use perilune_tensor::TokenId;
 use serde_json::{Value, json};
 
-use crate::numbers::bound_by_formats;
+use crate::numbers::write_bounds;
 use crate::{GrammarError, ebnf};
 
 /// White space between the parts of a JSON text: some, but no endless run, which models are prone to.
@@ -99,7 +99,7 @@ fn json_grammar(schema: &Value) -> GrammarWithLexer {
         Value::Bool(true) => json!({}),
         other => json!({"allOf": [other]}),
     };
-    bound_by_formats(&mut schema);
+    write_bounds(&mut schema);
     if let Some(map) = schema.as_object_mut() {
         map.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITE_SPACE}));
     }

@@ -45,8 +45,10 @@ pub(crate) fn number_format(schema: &Map<String, Value>) -> Option<&'static Numb
     NUMBER_FORMATS.iter().find(|(known, ..)| name == known)
 }
 
-/// Writes what formats of numbers mean as bounds, where there are none.
-pub(crate) fn bound_by_formats(schema: &mut Value) {
+/// Writes bounds as they can be enforced: what formats of numbers mean, where there are none, and those at the ends of 64
+/// bits. There the library negates and counts on in 64 bits, from doubles: of whole numbers the 1024 least are left out,
+/// of others as many at the upper end, too.
+pub(crate) fn write_bounds(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     if let Some((_, least, most)) = number_format(map) {
         map.remove("format");
@@ -56,10 +58,16 @@ pub(crate) fn bound_by_formats(schema: &mut Value) {
             }
         }
     }
+    let whole = map.get("type").is_some_and(|kind| kind == "integer");
+    for (bound, end, inner) in [("minimum", i64::MIN, i64::MIN + 1024), ("maximum", i64::MAX, i64::MAX - 1023)] {
+        if let Some(value) = map.get_mut(bound).filter(|value| value.as_i64() == Some(end) && !(whole && end > 0)) {
+            *value = json!(inner);
+        }
+    }
     let places: Vec<Vec<String>> = children(map).into_iter().map(|(place, _)| place).collect();
     for place in places {
         if let Some(child) = place.iter().try_fold(&mut *schema, step) {
-            bound_by_formats(child);
+            write_bounds(child);
         }
     }
 }
@@ -73,12 +81,13 @@ fn step<'v>(value: &'v mut Value, to: &String) -> Option<&'v mut Value> {
 }
 
 /// What is wrong with a bound that may be reached.
-pub(crate) fn wrong_bound(value: &Value) -> Option<&'static str> {
+pub(crate) fn wrong_bound(key: &str, value: &Value) -> Option<&'static str> {
     let Some(number) = value.as_f64() else { return Some("it must be a number") };
-    let kept =
-        number.abs() < EXACT || (number.abs() <= LARGEST && value.as_i64().is_some_and(|i| i as f64 as i64 == i));
-    (!kept)
-        .then_some("bounds beyond 2^53 are enforced only where they are whole numbers that a double holds, up to 2^62")
+    let end = if key == "minimum" { i64::MIN } else { i64::MAX };
+    let kept = |whole: i64| whole == end || (number.abs() <= LARGEST && whole as f64 as i64 == whole);
+    (number.abs() >= EXACT && !value.as_i64().is_some_and(kept)).then_some(
+        "bounds beyond 2^53 are enforced only where they are whole numbers that a double holds, up to 2^62, or the end of 64 bits",
+    )
 }
 
 /// What is wrong with a bound that may not be reached.
@@ -135,14 +144,18 @@ mod tests {
             "format": {"type": "string", "format": "date"},
             "enum": {"anyOf": [{"type": "integer", "format": "uint"}]},
             "c": {"type": "number", "format": "double", "const": {"type": "integer", "format": "int8"}},
+            "d": {"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX},
+            "e": {"type": "number", "minimum": i64::MIN, "maximum": i64::MAX},
         }});
-        bound_by_formats(&mut schema);
+        write_bounds(&mut schema);
         let expected = json!({"properties": {
             "a": {"type": "integer", "minimum": 0, "maximum": 255},
             "b": {"type": ["null", "integer"], "minimum": 5, "maximum": 2_147_483_647},
             "format": {"type": "string", "format": "date"},
             "enum": {"anyOf": [{"type": "integer", "minimum": 0}]},
             "c": {"type": "number", "const": {"type": "integer", "format": "int8"}},
+            "d": {"type": "integer", "minimum": -9_223_372_036_854_774_784_i64, "maximum": i64::MAX},
+            "e": {"type": "number", "minimum": -9_223_372_036_854_774_784_i64, "maximum": 9_223_372_036_854_774_784_i64},
         }});
         assert_eq!(schema, expected);
     }
@@ -156,11 +169,16 @@ mod tests {
         for wrong in [json!(9_007_199_254_740_993_i64), json!(u64::MAX), json!([{"a": i64::MIN}]), json!(1e300)] {
             assert!(is_inexact(&wrong), "{wrong}");
         }
-        assert!(wrong_bound(&json!(-1e300)).is_some() && wrong_bound(&json!(i64::MIN)).is_some());
         for fine in [json!(-9_007_199_254_740_991_i64), json!(10_000_000_000_000_000_i64), json!(0.5)] {
-            assert_eq!(wrong_bound(&fine), None);
+            assert_eq!(wrong_bound("maximum", &fine), None);
         }
-        assert!(wrong_bound(&json!(9_007_199_254_740_993_i64)).is_some() && wrong_bound(&json!("1")).is_some());
+        assert!(
+            wrong_bound("minimum", &json!(i64::MIN)).is_none() && wrong_bound("maximum", &json!(i64::MAX)).is_none()
+        );
+        for wrong in [json!(-1e300), json!(i64::MIN), json!(u64::MAX), json!(9_007_199_254_740_993_i64), json!("1")] {
+            assert!(wrong_bound("maximum", &wrong).is_some(), "{wrong}");
+        }
+        assert!(wrong_bound("minimum", &json!(i64::MAX)).is_some());
         assert!(wrong_exclusive_bound(&json!(10_000_000_000_000_000_i64)).is_some());
     }
 }

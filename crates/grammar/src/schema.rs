@@ -118,7 +118,7 @@ impl Checker<'_> {
             "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
                 (!is_count(value)).then_some("it must be an integer from 0")
             }
-            "minimum" | "maximum" => wrong_bound(value),
+            "minimum" | "maximum" => wrong_bound(key, value),
             // Draft 4 has a boolean here, which the library refuses with its reason.
             "exclusiveMinimum" | "exclusiveMaximum" => wrong_exclusive_bound(value),
             "multipleOf" => wrong_step(value),

@@ -38,6 +38,7 @@ pub struct ChatChoice {
     /// Log-probabilities, where asked for.
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length`, `tool_calls` or `abort`.
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "abort"]))]
     pub finish_reason: &'static str,
     /// The stop string or stop token that ended it, where one was given.
     pub stop_reason: Option<serde_json::Value>,
@@ -119,6 +120,7 @@ pub struct ChatChunkChoice {
     /// Log-probabilities of the tokens behind it, where asked for.
     pub logprobs: Option<ChatLogprobs>,
     /// As of a whole answer; non-null exactly once per choice, in its last chunk.
+    #[schemars(extend("enum" = ["stop", "length", "tool_calls", "abort", "error", null]))]
     pub finish_reason: Option<&'static str>,
     /// With `finish_reason`: the stop string or token that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]

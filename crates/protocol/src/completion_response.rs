@@ -33,6 +33,7 @@ pub struct CompletionChoice {
     /// Log-probabilities, where asked for.
     pub logprobs: Option<CompletionLogprobs>,
     /// `stop`, `length` or `abort`; in a stream non-null exactly once, in the choice's last chunk.
+    #[schemars(extend("enum" = ["stop", "length", "abort", "error", null]))]
     pub finish_reason: Option<&'static str>,
     /// The stop string or stop token that ended it, where one was given.
     pub stop_reason: Option<serde_json::Value>,

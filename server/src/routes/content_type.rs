@@ -14,9 +14,8 @@ use crate::error::ApiError;
 /// # Errors
 /// 415 with what to add.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), ApiError> {
-    if let Some(coding) =
-        headers.get(header::CONTENT_ENCODING).filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    if let Some(coding) = codings.find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         let coding = String::from_utf8_lossy(coding.as_bytes());
         return Err(refuse(format!(
             "the content coding is {coding:?}; send the body as it is, without `Content-Encoding`"
@@ -46,8 +45,11 @@ mod tests {
     use super::*;
 
     fn status(headers: &[(header::HeaderName, &str)]) -> u16 {
-        let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        let refused = check(&headers).err().map(axum::response::IntoResponse::into_response);
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            all.append(name, value.parse().unwrap());
+        }
+        let refused = check(&all).err().map(axum::response::IntoResponse::into_response);
         refused.map_or(200, |response: axum::response::Response| response.status().as_u16())
     }
 
@@ -68,6 +70,8 @@ mod tests {
         assert_eq!(status(&[json.clone(), (header::CONTENT_ENCODING, "Identity")]), 200);
         for coding in ["gzip", "br", "zstd, gzip", ""] {
             assert_eq!(status(&[json.clone(), (header::CONTENT_ENCODING, coding)]), 415, "{coding}");
+            let second = [json.clone(), (header::CONTENT_ENCODING, "identity"), (header::CONTENT_ENCODING, coding)];
+            assert_eq!(status(&second), 415, "{coding}");
         }
     }
 

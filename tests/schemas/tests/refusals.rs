@@ -5,6 +5,7 @@
 mod walk;
 
 use perilune_grammar::{GrammarError, Rule, TextRule};
+use perilune_sampling::Grammar as _;
 use serde_json::{Value, json};
 use walk::grammars;
 
@@ -60,5 +61,44 @@ fn an_expression_with_look_around_is_refused_with_the_reason() {
     for (text, reason) in [("(?=a)b", "look-around"), ("a(?<!b)", "look-around"), ("a(", "unclosed group")] {
         let error = refusal(TextRule::Regex(text.to_owned())).to_string();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn bounds_at_the_ends_of_64_bits_hold() {
+    let (tokenizer, grammars) = grammars();
+    let takes = |schema: &Value, text: &str| {
+        let grammar = grammars.compile(&Rule::Text(TextRule::Json(schema.clone()))).unwrap();
+        let mut constraint = grammar.start();
+        let read = tokenizer
+            .encode_text(text)
+            .into_iter()
+            .all(|token| constraint.mask().unwrap().allows(token) && constraint.accept(token).is_ok());
+        read && tokenizer.stop_ids().iter().any(|stop| constraint.mask().unwrap().allows(*stop))
+    };
+    let whole = json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX});
+    for text in ["0", "-1", "9223372036854775807", "-9223372036854774784", "999999999999999999"] {
+        assert!(takes(&whole, text), "{text}");
+    }
+    for text in ["9223372036854775808", "-9223372036854775809", "10000000000000000000", "1.5", "-0.5"] {
+        assert!(!takes(&whole, text), "{text}");
+    }
+    let any = json!({"type": "number", "minimum": i64::MIN, "maximum": i64::MAX});
+    for (text, fits) in [("1.5", true), ("-3", true), ("9223372036854775000.5", false), ("-9300000000000000000", false)]
+    {
+        assert_eq!(takes(&any, text), fits, "{text}");
+    }
+    for wrong in [json!({"minimum": i64::MAX}), json!({"maximum": i64::MIN}), json!({"maximum": u64::MAX})] {
+        assert!(refusal(TextRule::Json(wrong.clone())).path().is_some(), "{wrong}");
+    }
+}
+
+#[test]
+fn expressions_that_must_all_match_are_refused() {
+    let many = |from: usize, glue: &str| {
+        (from..from + 20).map(|i| format!("/(a|b)*a(a|b){{{i}}}/")).collect::<Vec<_>>().join(glue)
+    };
+    for text in [format!("start: T\nT: {}", many(1, " & ")), format!("start: T\nT: ~(~{})", many(1, " | ~"))] {
+        assert!(refusal(TextRule::Ebnf(text)).to_string().contains("multiply"));
     }
 }

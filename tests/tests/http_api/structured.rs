@@ -122,7 +122,7 @@ fn forms_that_cannot_be_kept_are_refused_with_their_place() {
         (json_schema(deep), at.to_owned()),
         // Numbers that would become others, or break what reads them.
         (json_schema(json!({"type": "integer", "minimum": -1e300, "maximum": -1e299})), format!("{at}.minimum")),
-        (json_schema(json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MIN})), format!("{at}.minimum")),
+        (json_schema(json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MIN})), format!("{at}.maximum")),
         (
             json_schema(json!({"items": {"exclusiveMinimum": 9_007_199_254_740_992_i64}})),
             format!("{at}.items.exclusiveMinimum"),

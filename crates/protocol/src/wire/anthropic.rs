@@ -189,6 +189,7 @@ pub struct AnthropicMessage {
     /// Thinking, text, uses of tools, in this order.
     pub content: Vec<MessageBlock>,
     /// `end_turn`, `max_tokens`, `stop_sequence`, `tool_use` or `abort`.
+    #[schemars(extend("enum" = ["end_turn", "max_tokens", "stop_sequence", "tool_use", "abort", null]))]
     pub stop_reason: Option<String>,
     /// The text that ended it.
     pub stop_sequence: Option<String>,

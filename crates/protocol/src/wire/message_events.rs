@@ -78,6 +78,7 @@ pub enum BlockDelta {
 #[derive(Debug, JsonSchema)]
 pub struct MessageEnd {
     /// `end_turn`, `max_tokens`, `stop_sequence`, `tool_use` or `abort`.
+    #[schemars(extend("enum" = ["end_turn", "max_tokens", "stop_sequence", "tool_use", "abort", null]))]
     pub stop_reason: Option<String>,
     /// The text that ended it.
     pub stop_sequence: Option<String>,

@@ -2,9 +2,7 @@
 //!
 //! What not: JSON shapes of any API; whoever speaks one converts its requests into these.
 
-use serde_json::Value;
-
-use crate::json;
+use crate::json::{self, Json};
 
 /// Everything that shapes a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -167,10 +165,9 @@ impl Arguments {
     /// Reads an API's argument string: a JSON object becomes typed arguments (of a key given twice the last value
     /// counts), anything else stays raw.
     pub fn from_json(text: &str) -> Self {
-        match serde_json::from_str(text) {
-            Ok(Value::Object(members)) => {
-                let typed = members.iter().map(|(key, value)| Argument::from_value(key.clone(), value));
-                Self::Typed(typed.collect())
+        match Json::read(text) {
+            Ok(Json::Object(members)) => {
+                Self::Typed(members.into_iter().map(|(key, value)| Argument::new(key, value)).collect())
             }
             _ => Self::Raw(text.to_owned()),
         }
@@ -205,16 +202,16 @@ pub struct Argument {
 }
 
 impl Argument {
-    pub(crate) fn from_value(key: String, value: &Value) -> Self {
-        let (kind, text) = match value {
-            Value::String(text) => (ArgumentKind::String, text.clone()),
-            Value::Number(_) => (ArgumentKind::Number, json::spaced_value(value)),
-            Value::Bool(_) => (ArgumentKind::Boolean, json::spaced_value(value)),
-            Value::Null => (ArgumentKind::Null, json::spaced_value(value)),
-            Value::Object(_) => (ArgumentKind::Object, json::spaced_value(value)),
-            Value::Array(_) => (ArgumentKind::Array, json::spaced_value(value)),
+    fn new(key: String, value: Json) -> Self {
+        let kind = match value {
+            Json::String(text) => return Self { key, kind: ArgumentKind::String, text },
+            Json::Number(_) => ArgumentKind::Number,
+            Json::Bool(_) => ArgumentKind::Boolean,
+            Json::Null => ArgumentKind::Null,
+            Json::Object(_) => ArgumentKind::Object,
+            Json::Array(_) => ArgumentKind::Array,
         };
-        Self { key, kind, text }
+        Self { key, kind, text: value.spaced() }
     }
 }
 

@@ -8,11 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-
 use crate::chat::ArgumentKind;
 use crate::decoder::Utf8Stream;
-use crate::json;
+use crate::json::{self, Json};
 
 /// What a token added to the calls of an answer. Calls follow one another: the steps of each stand between its start and
 /// its end.
@@ -187,10 +185,10 @@ fn escaped(text: &str) -> String {
 
 /// An argument that is no string, as JSON.
 fn value(text: &str) -> String {
-    match serde_json::from_str::<Value>(text) {
-        // the model's own digits: a number may be longer than any machine type
-        Ok(Value::Number(_)) => text.trim().to_owned(),
-        Ok(value) => json::spaced_value(&value),
+    match Json::read(text) {
+        // as the model wrote it, with zeros behind the point
+        Ok(Json::Number(_)) => text.trim().to_owned(),
+        Ok(value) => value.spaced(),
         // a number beyond any machine type is a number all the same
         Err(_) if is_number(text.trim()) => text.trim().to_owned(),
         Err(_) => json::quoted(text),
@@ -319,7 +317,7 @@ mod tests {
                 arguments.iter().map(|(key, kind, text)| (key.as_str(), *kind, text.as_str())).collect();
             let whole = ParsedToolCall::all(steps(&arguments, usize::MAX));
             prop_assert_eq!(&ParsedToolCall::all(steps(&arguments, piece)), &whole);
-            let value: Value = serde_json::from_str(&whole[0].arguments).unwrap();
+            let value: serde_json::Value = serde_json::from_str(&whole[0].arguments).unwrap();
             for (place, (key, kind, text)) in arguments.iter().enumerate() {
                 let is_first = arguments.iter().position(|(other, ..)| other == key) == Some(place);
                 prop_assert!(!is_first || *kind != "string" || value[key] == **text);
