@@ -4,12 +4,9 @@
 //! given and a space after every `,` and `:`. Non-ASCII characters stay as they are in both, and whole numbers keep their
 //! digits, however many they are. What not: schemas' meaning.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// `text` with keys sorted recursively and no spaces, as tools and schemas appear in a prompt.
@@ -47,10 +44,8 @@ pub(crate) enum Json {
 impl Json {
     /// Errors: what is wrong with the JSON, and where.
     pub(crate) fn read(text: &str) -> Result<Self, serde_json::Error> {
-        let numbers = RefCell::new(Numbers { text, at: 0 });
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        let json = Reader { numbers: &numbers }.deserialize(&mut deserializer)?;
-        deserializer.end().map(|()| json)
+        serde_json::from_str::<Value>(text)?;
+        Reader { text, at: 0 }.value()
     }
 
     /// In the spelling of [`spaced_json`].
@@ -59,103 +54,30 @@ impl Json {
     }
 }
 
-/// The numbers of a JSON text, one after the other.
-struct Numbers<'t> {
+/// Reads a text that is known to be JSON, of bounded depth; no type of `serde_json` that could be named here keeps digits.
+struct Reader<'t> {
     text: &'t str,
     at: usize,
 }
 
-impl<'t> Iterator for Numbers<'t> {
-    type Item = &'t str;
-
-    fn next(&mut self) -> Option<&'t str> {
-        let bytes = self.text.as_bytes();
-        let (mut in_string, mut escaped) = (false, false);
-        while let Some(byte) = bytes.get(self.at) {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' if in_string => escaped = true,
-                b'"' => in_string = !in_string,
-                b'-' | b'0'..=b'9' if !in_string => {
-                    let rest = &self.text[self.at..];
-                    let of_number = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);
-                    let len = rest.bytes().position(|byte| !of_number(byte)).unwrap_or(rest.len());
-                    self.at += len;
-                    return Some(&rest[..len]);
-                }
-                _ => {}
-            }
-            self.at += 1;
+impl<'t> Reader<'t> {
+    fn value(&mut self) -> Result<Json, serde_json::Error> {
+        match self.next_byte() {
+            b'{' => self.object(),
+            b'[' => self.array(),
+            b'"' => Ok(Json::String(serde_json::from_str(self.string())?)),
+            _ => self.scalar(),
         }
-        None
-    }
-}
-
-/// Reads one value; meets the numbers in the order in which they are written.
-#[derive(Clone, Copy)]
-struct Reader<'a, 't> {
-    numbers: &'a RefCell<Numbers<'t>>,
-}
-
-impl Reader<'_, '_> {
-    fn number<E: Error>(self, nearest: impl Into<Value>) -> Result<Json, E> {
-        let written = self.numbers.borrow_mut().next().ok_or_else(|| E::custom("a number that is not in the text"))?;
-        let whole = written.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
-        Ok(Json::Number(if whole { written.to_owned() } else { nearest.into().to_string() }))
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Reader<'_, '_> {
-    type Value = Json;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Reader<'_, '_> {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Json, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Json, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Json, E> {
-        self.number(value)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Json, E> {
-        self.number(value)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
-        self.number(value)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::String(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
-        let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
-            array.push(item);
-        }
-        Ok(Json::Array(array))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
+    fn object(&mut self) -> Result<Json, serde_json::Error> {
         let (mut members, mut places) = (Vec::<(String, Json)>::new(), HashMap::<String, usize>::new());
-        while let Some(key) = entries.next_key::<String>()? {
-            let value = entries.next_value_seed(self)?;
+        self.at += 1;
+        while self.next_byte() == b'"' {
+            let key: String = serde_json::from_str(self.string())?;
+            self.skip(b':');
+            let value = self.value()?;
+            self.skip(b',');
             match places.entry(key) {
                 Entry::Occupied(place) => members[*place.get()].1 = value,
                 Entry::Vacant(place) => {
@@ -164,7 +86,59 @@ impl<'de> Visitor<'de> for Reader<'_, '_> {
                 }
             }
         }
+        self.skip(b'}');
         Ok(Json::Object(members))
+    }
+
+    fn array(&mut self) -> Result<Json, serde_json::Error> {
+        let mut items = Vec::new();
+        self.at += 1;
+        while self.next_byte() != b']' {
+            items.push(self.value()?);
+            self.skip(b',');
+        }
+        self.skip(b']');
+        Ok(Json::Array(items))
+    }
+
+    fn scalar(&mut self) -> Result<Json, serde_json::Error> {
+        let rest = &self.text[self.at..];
+        let len = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).unwrap_or(rest.len());
+        let written = &rest[..len];
+        self.at += len;
+        Ok(match serde_json::from_str(written)? {
+            Value::Bool(value) => Json::Bool(value),
+            Value::Number(_) if written.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()) => {
+                Json::Number(written.to_owned())
+            }
+            Value::Number(nearest) => Json::Number(nearest.to_string()),
+            _ => Json::Null,
+        })
+    }
+
+    /// A string as it is written, quotes included.
+    fn string(&mut self) -> &'t str {
+        let (begin, bytes) = (self.at, self.text.as_bytes());
+        self.at += 1;
+        while bytes.get(self.at).is_some_and(|byte| *byte != b'"') {
+            self.at += if bytes[self.at] == b'\\' { 2 } else { 1 };
+        }
+        self.at += 1;
+        &self.text[begin..self.at]
+    }
+
+    /// The next byte that is no space; 0 at the end.
+    fn next_byte(&mut self) -> u8 {
+        let rest = &self.text.as_bytes()[self.at..];
+        self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.text.as_bytes().get(self.at).copied().unwrap_or(0)
+    }
+
+    /// Passes over a byte, if it is the next.
+    fn skip(&mut self, byte: u8) {
+        if self.next_byte() == byte {
+            self.at += 1;
+        }
     }
 }
 
@@ -218,6 +192,8 @@ fn write(value: &Json, style: &Style, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const TEXT: &str = r#" {"b": [1, 2.0,{"z":null,"a":true}], "a": "\u4f60\u0001\"\\\/é", "B": {}, "é": [] } "#;
@@ -243,6 +219,32 @@ mod tests {
         assert_eq!(spaced_json(&text).unwrap(), expected);
         assert_eq!(canonical_json(&format!(" [ {long} ,-1 ]")).unwrap(), format!("[{long},-1]"));
         assert!(spaced_json("1e999").is_err() && spaced_json("[01]").is_err() && spaced_json("- 1").is_err());
+    }
+
+    /// JSON as somebody may write it.
+    fn written() -> impl Strategy<Value = String> {
+        let leaves = ["null", "true", "0", "-20", "2.50", "1e3", "\"\"", r#""\\""#, r#""]\"}""#, r#""\u00e9,""#];
+        let keys = [r#""a""#, r#""b\\""#, r#""\":""#, r#""""#];
+        let leaf = proptest::sample::select(leaves.to_vec()).prop_map(str::to_owned);
+        leaf.prop_recursive(4, 40, 5, move |inner| {
+            let member = (proptest::sample::select(keys.to_vec()), inner.clone());
+            let member = member.prop_map(|(key, value)| format!("{key} :{value}"));
+            prop_oneof![
+                proptest::collection::vec(inner, 0..5).prop_map(|items| format!("[ {}]", items.join(" ,\n"))),
+                proptest::collection::vec(member, 0..5).prop_map(|members| format!("{{{}\t}}", members.join(","))),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn another_spelling_means_the_same(text in written()) {
+            let meant: Value = serde_json::from_str(&text).unwrap();
+            for spelling in [spaced_json(&text).unwrap(), canonical_json(&text).unwrap()] {
+                prop_assert_eq!(&meant, &serde_json::from_str::<Value>(&spelling).unwrap(), "{}", spelling);
+            }
+            prop_assert_eq!(spaced_json(&meant.to_string()).unwrap(), spaced_json(&text).unwrap());
+        }
     }
 
     #[test]
